@@ -21,6 +21,11 @@ dropped). 5 % are promised.
   better by 4 standard deviations leaves behind. `raced_kinds`: races of five studies.
 - `growth`: a comparison of 3 seeds that is made one of 10 in the same folder, judged at both looks.
 - `conditions`: five conditions on one page.
+- `equality`: how often two one-sided tests call a variant equal that differs by exactly the margin,
+  and how often one that is equal.
+- `drops`: claims about a larger size. One variant is better by 4 standard deviations at both sizes,
+  so that nothing is lost: how often the claim is held by the difference there alone, and with the
+  drops. `found`: how often it is held where only the others lose as much.
 - `tasks`: the ranking over tasks, and a bootstrap of the interquartile mean, which it replaced.
 - `tuned_tasks`: the ranking over three tasks with five studies of four settings.
 """
@@ -38,11 +43,12 @@ from scipy import stats
 from zoo.comparison.design import ChoiceAxis, Range, choose_best, list_settings
 from zoo.comparison.looks import FIVE_LOOKS, LOOKS, plan_looks
 from zoo.comparison.overall import rank_scores
-from zoo.comparison.racing import Claim, RacedClaim, race
+from zoo.comparison.racing import Claim, RacedClaim, judge_claims, race
 from zoo.comparison.statistics import (
     LEVEL,
     Pair,
     compare_all,
+    compare_equality,
     compare_named,
     excludes_zero,
     find_range,
@@ -126,6 +132,7 @@ KINDS: dict[str, DrawKind] = {
     "one variant four times as noisy": draw_unequal,
 }
 CONDITIONS = 5
+PAGE_VARIANTS = 4
 GAP = 4 * NOISE
 
 
@@ -198,6 +205,61 @@ def measure_growth(draws: int) -> list[dict[str, Any]]:
         rows.append({**row, "promised": promised})
         print(rows[-1], flush=True)
     return rows
+
+
+def judge_first(table: Table) -> str:
+    """Return the verdict on the claim that the first variant is better than the second."""
+    (decision,) = judge_claims(name_rows(table), [Claim("v0", "v1")], better="high", family=1)
+    return decision.verdict
+
+
+def measure_drops(draws: int) -> list[dict[str, Any]]:
+    """Return how often a claim about a larger size is held, where nothing is lost and where it is."""
+    rows = []
+    for kind, (name, draw) in enumerate(KINDS.items()):
+        for seeds in KIND_SEEDS:
+            rng = np.random.default_rng([11, kind, seeds])
+            # all others are lowered, so that no share of a test set exceeds 1
+            lowered = np.full((PAGE_VARIANTS, 1), GAP)
+            lowered[0] = 0
+            wrong = wrong_without = found = 0
+            for _ in range(draws):
+                trained, larger = (draw(rng, PAGE_VARIANTS, seeds) for _ in range(2))
+                is_better = judge_first(larger - lowered) == "held"
+                wrong_without += is_better
+                wrong += is_better and judge_first(larger - trained) == "held"
+                found += is_better and judge_first(larger - lowered - trained) == "held"
+            row: dict[str, Any] = {"noise": name, "seeds": seeds}
+            row |= {"wrong_before": wrong_without / draws, "wrong": wrong / draws}
+            rows.append({**row, "found": found / draws})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def measure_equality(draws: int) -> list[dict[str, Any]]:
+    """Return how often two one-sided tests call variants equal at the margin, and equal ones."""
+    rows = []
+    for kind, (name, draw) in enumerate(KINDS.items()):
+        for seeds in KIND_SEEDS:
+            rng = np.random.default_rng([12, kind, seeds])
+            lowered = np.full((PAGE_VARIANTS, 1), GAP)
+            lowered[0] = 0
+            wrong = found = 0
+            for _ in range(draws):
+                table = draw(rng, PAGE_VARIANTS, seeds)
+                wrong += call_equal(table - lowered)
+                found += call_equal(table)
+            row = {"noise": name, "seeds": seeds, "wrong": wrong / draws, "found": found / draws}
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def call_equal(table: Table) -> bool:
+    """Return whether the first two variants are called equal within the gap."""
+    values = name_rows(table)
+    equality = compare_equality(values, Pair("v0", "v1", GAP), measure_noise(values), family=1)
+    return equality is not None and equality.is_equal
 
 
 def spend_growth() -> tuple[float, float]:
@@ -482,6 +544,8 @@ MEASURES = {
     "raced_kinds": measure_raced_kinds,
     "growth": measure_growth,
     "conditions": measure_conditions,
+    "equality": measure_equality,
+    "drops": measure_drops,
     "tuned": measure_tuned,
     "racing": measure_racing,
     "tuned_tasks": measure_tuned_tasks,
@@ -491,7 +555,7 @@ MEASURES = {
 }
 
 
-DOUBLED = ("kinds", "raced_kinds", "growth", "conditions")
+DOUBLED = ("kinds", "raced_kinds", "growth", "conditions", "equality", "drops")
 """Measures that have twice as many draws."""
 
 

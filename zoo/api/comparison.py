@@ -106,6 +106,7 @@ class CompareKeywords(SuiteKeywords, total=False):
     racing: bool
     measure: Measure | None
     hypotheses: Sequence[str]
+    pilot: str | None
     part: str | None
 
 
@@ -135,8 +136,8 @@ def compare(
             or a list of choices.
         verbose: Print progress to standard error. None leaves logging to the caller.
         **options: Options as of `zoo compare`: seeds, studies, budget, racing, measure, to,
-            intervals, target, question, hypotheses, jobs, minutes, part, keep, records, engine; and
-            those of the engine, such as partition.
+            intervals, target, question, hypotheses, pilot, jobs, minutes, part, keep, records,
+            engine; and those of the engine, such as partition.
 
     Returns:
         The comparison as far as it has come. Its `problem` says which cells failed, or what has

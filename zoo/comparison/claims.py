@@ -380,13 +380,12 @@ def _limit(
     hypothesis, room = judged.hypothesis, judged.room
     assert room is not None
     is_absence = judged.verdict in ("undecided", "smaller than claimed", "equal within")
-    if is_absence and (room.headroom < claimed or room.headroom <= 0):
-        effect = f" of the claimed {claimed:g}" if claimed else ""
-        level, left = (
-            format_fixed(value, judged.decimals)
-            for value in (room.levels[hypothesis.other], room.headroom)
-        )
-        reason = f"`{hypothesis.other}` has {level}, which leaves {left}{effect}; {judged.reason}"
+    lack = _explain_headroom(hypothesis, room, claimed, judged.decimals)
+    if recorded is not None and recorded.cannot_ask:
+        reason = f"by the pilot: {recorded.cannot_ask}; {judged.reason}"
+        judged = replace(judged, verdict="our task cannot ask this", reason=reason)
+    elif is_absence and lack:
+        reason = f"{lack}; {judged.reason}"
         judged = replace(judged, verdict="our task cannot ask this", reason=reason)
     elif room.steep:
         reason = f"{explain_steep(compared)}; {judged.reason}"
@@ -409,6 +408,39 @@ def _limit(
     return judged
 
 
+def _explain_headroom(
+    hypothesis: Hypothesis, room: ClaimRoom, claimed: float, decimals: int
+) -> str:
+    """Return why no variant could be better by what is claimed; empty if one could."""
+    if room.headroom >= claimed and room.headroom > 0:
+        return ""
+    level, left = (
+        format_fixed(value, decimals) for value in (room.levels[hypothesis.other], room.headroom)
+    )
+    effect = f" of the claimed {claimed:g}" if claimed else ""
+    return f"`{hypothesis.other}` has {level}, which leaves {left}{effect}"
+
+
+def explain_missing_room(
+    compared: Comparison,
+    hypothesis: Hypothesis,
+    condition: Condition,
+    room: ClaimRoom,
+    claimed: float,
+) -> str:
+    """Return why a task cannot ask a claim; empty if it can.
+
+    Args:
+        compared: The comparison, by the metric of the claim.
+        hypothesis: The claim.
+        condition: The condition of the claim.
+        room: What `find_room` returned for them.
+        claimed: The claimed effect, in units of the metric.
+    """
+    lack = _explain_headroom(hypothesis, room, claimed, count_decimals(compared))
+    return lack or _explain_baseline(compared, condition, room)
+
+
 def find_room(
     compared: Comparison, hypothesis: Hypothesis, condition: Condition, kept: set[int]
 ) -> ClaimRoom:
@@ -421,7 +453,8 @@ def find_room(
         kept: The seeds that judge it.
     """
     names = {one.name: one for one in compared.variants}
-    variants = [names[name] for name in (hypothesis.one, hypothesis.other)]
+    # a pilot may lack the first variant
+    variants = [names[name] for name in (hypothesis.one, hypothesis.other) if name in names]
 
     def collect(where: Condition) -> dict[str, dict[int, float]]:
         return {

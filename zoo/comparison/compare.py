@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -13,6 +14,7 @@ from zoo.comparison.cell import WORK, is_time_over, write_deadline
 from zoo.comparison.cell_files import TRIAL, UNTESTED, find_cells, is_done
 from zoo.comparison.hypotheses import record_hypotheses
 from zoo.comparison.outputs import collect_results, is_trained, write_results
+from zoo.comparison.pilot import PilotRoom, ask_pilot
 from zoo.comparison.plan import (
     CELLS,
     ComparisonPlan,
@@ -99,6 +101,7 @@ def run_comparison(checked: CheckedRequest, until: float | None = None) -> Outco
             MANY_NEED,
         )
     folder = choose_folder(request, plan)
+    rooms = ask_pilot(request.options.pilot, request.options.hypotheses, plan)
     if list_missing(EXTRAS["compare"]) and folder.exists():
         # a folder of something else is named before a missing package
         join_existing(plan, folder)
@@ -107,7 +110,7 @@ def run_comparison(checked: CheckedRequest, until: float | None = None) -> Outco
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         plan = write_plan(plan, folder)
         check_cells(plan, folder)
-        _record_hypotheses(checked, folder, plan.measure)
+        _record_hypotheses(checked, folder, plan.measure, rooms)
         take_recorded(plan, folder, records)
         write_deadline(folder, until)
         chosen = choose_part(plan, request.options.part)
@@ -294,11 +297,14 @@ def choose_part(plan: ComparisonPlan, part: str | None) -> ComparisonPlan:
     return replace(plan, cells=tuple(cell for cell in plan.cells if cell.block in blocks))
 
 
-def _record_hypotheses(checked: CheckedRequest, folder: Path, measure: str) -> None:
+def _record_hypotheses(
+    checked: CheckedRequest, folder: Path, measure: str, rooms: Sequence[PilotRoom]
+) -> None:
     """Write the hypotheses as soon as the folder is known to be theirs."""
     ended = [path for name in (END, TRIAL) for path in folder.glob(f"{CELLS}/*/{name}")]
     names = {path.parent.name for path in ended} | {*read_cells(folder)}
-    record_hypotheses(checked.request.options.hypotheses, folder, len(names), measure)
+    cannot_ask = {" ".join(one.text.split()): one.missing for one in rooms if one.missing}
+    record_hypotheses(checked.request.options.hypotheses, folder, len(names), measure, cannot_ask)
 
 
 def _plan_resources(checked: CheckedRequest, executor: Executor, count: int) -> Resources:

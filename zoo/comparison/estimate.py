@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from zoo.comparison.cell_files import is_done
 from zoo.comparison.compare import choose_folder, plan_comparison
+from zoo.comparison.pilot import ask_pilot
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, count_length, join_existing
 from zoo.comparison.ranking import PASSES
 from zoo.comparison.record_file import read_cells
@@ -198,6 +199,7 @@ def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
     if not is_new:
         plan = join_existing(plan, folder)
     options = checked.request.options
+    ask_pilot(options.pilot, options.hypotheses, plan)
     recorded = find_recorded(plan, read_records(options.records))
     left = [
         one

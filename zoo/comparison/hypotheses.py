@@ -11,10 +11,10 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from zoo.comparison.digests import EDITED, is_unchanged, seal
 from zoo.comparison.results import Comparison, Measure, RecordedHypothesis, find_direction
@@ -160,7 +160,13 @@ def _refuse(problem: str, remedy: str | Message) -> RecipeError:
     return RecipeError(ConfigIssue(ARGUMENT, "hypotheses", problem, remedy))
 
 
-def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measure: str) -> None:
+def record_hypotheses(
+    texts: Sequence[str],
+    folder: Path,
+    runs_ended: int,
+    measure: str,
+    cannot_ask: Mapping[str, str] | None = None,
+) -> None:
     """Write the hypotheses into the output folder; log what they mean, and what changed.
 
     Args:
@@ -168,6 +174,8 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
         folder: The output folder.
         runs_ended: How many trials and cells have ended.
         measure: The compared metric, such as test/loss.
+        cannot_ask: {hypothesis: why the task cannot ask it}, by a pilot. Ignored once a run has
+            ended: what is known then is no forecast.
     """
     texts = [" ".join(text.split()) for text in texts]
     recorded = {one.text: one for one in read_hypotheses(folder)}
@@ -182,6 +190,9 @@ def record_hypotheses(texts: Sequence[str], folder: Path, runs_ended: int, measu
         # listed again: the time at which it was first written stays
         elif recorded[text].withdrawn:
             recorded[text] = replace(recorded[text], withdrawn="")
+    if not runs_ended:
+        for text, reason in (cannot_ask or {}).items():
+            recorded[text] = replace(recorded[text], cannot_ask=reason)
     for text, one in recorded.items():
         if text not in texts and not one.withdrawn:
             recorded[text] = replace(one, withdrawn=now)
@@ -224,15 +235,25 @@ def read_hypotheses(folder: Path) -> tuple[RecordedHypothesis, ...]:
     if not os.path.lexists(path):
         return ()
     content = read_stored(HypothesesFile, path, "holds no hypotheses")
-    if content.sha256 and not is_unchanged(asdict(content)):
+    if content.sha256 and not is_unchanged(
+        {"hypotheses": _list_entries(content.hypotheses), "sha256": content.sha256}
+    ):
         raise DataError(f"{EDITED}; restore it", place=path)
     return content.hypotheses
 
 
 def write_hypotheses(hypotheses: Iterable[RecordedHypothesis], folder: Path) -> None:
     """Write the hypotheses of an output folder, with their SHA-256."""
-    entries = {"hypotheses": [asdict(one) for one in hypotheses]}
-    write_json(seal(entries), folder / HYPOTHESES)
+    write_json(seal({"hypotheses": _list_entries(hypotheses)}), folder / HYPOTHESES)
+
+
+def _list_entries(hypotheses: Iterable[RecordedHypothesis]) -> list[dict[str, Any]]:
+    """Return hypotheses as plain data; one without a pilot as before there were pilots."""
+    entries = [asdict(one) for one in hypotheses]
+    return [
+        {key: value for key, value in entry.items() if value or key != "cannot_ask"}
+        for entry in entries
+    ]
 
 
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:

@@ -73,6 +73,8 @@ class CompareOptions:
     corrects all conditions together."""
     hypotheses: tuple[str, ...] = ()
     """Claims to judge: [rope > none, rope > none by 0.01 on accuracy at 256]."""
+    pilot: str | None = None
+    """Folder of a comparison on other seeds: claims that it leaves no room for are not asked."""
     jobs: Count | Literal["auto"] = "auto"
     """Cells that run at the same time; auto takes as many as there are CPU cores or GPUs."""
     minutes: Annotated[float, Between(1e-9)] | None = None

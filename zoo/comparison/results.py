@@ -338,12 +338,14 @@ class RecordedHypothesis:
         written: When it was written, UTC.
         runs_ended: Number of trials and cells that had ended by then.
         withdrawn: When a later command no longer had it, UTC.
+        cannot_ask: Why the task cannot ask it, by a pilot; empty if it can, or without a pilot.
     """
 
     text: str
     written: str
     runs_ended: int
     withdrawn: str = ""
+    cannot_ask: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ from zoo.suggestions import nearest
 
 log = logging.getLogger("zoo")
 
-FIXED = ("seeds", "studies", "budget", "racing", "measure", "hypotheses", "part")
+FIXED = ("seeds", "studies", "budget", "racing", "measure", "hypotheses", "pilot", "part")
 """Options of comparisons that the file of a suite decides."""
 FILES = (
     *("index.html", "suite.md", "results.json", "table.tex", "table.csv", ".gitignore"),

@@ -1,0 +1,117 @@
+"""What a pilot leaves to be found: which hypotheses a task can ask, before any cell is trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zoo.comparison.claims import explain_missing_room, find_power, find_room, percent
+from zoo.comparison.hypotheses import Hypothesis, find_condition, find_metric, parse_hypothesis
+from zoo.comparison.number_text import count_decimals
+from zoo.comparison.outputs import read_comparison
+from zoo.comparison.plan import ComparisonPlan
+from zoo.comparison.ranking import collect_values
+from zoo.comparison.results import Comparison, find_direction
+from zoo.comparison.statistics import Pair, PairedMean, compare_pair, measure_noise
+from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.packages import require
+from zoo.reporting.numbers import format_fixed, pluralize
+
+log = logging.getLogger("zoo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PilotRoom:
+    """What a pilot says of a hypothesis.
+
+    Attributes:
+        text: The hypothesis.
+        missing: Why the task cannot ask it; empty if it can, or if the pilot does not tell.
+        sentence: The level of the second variant, the room it leaves, and the power.
+    """
+
+    text: str
+    missing: str
+    sentence: str
+
+
+def ask_pilot(folder: str | None, texts: Sequence[str], plan: ComparisonPlan) -> list[PilotRoom]:
+    """Return what a pilot says of each hypothesis, and log it.
+
+    Args:
+        folder: The output folder of a comparison on other seeds; None if there was no pilot.
+        texts: The hypotheses.
+        plan: The plan of the comparison to come.
+
+    Raises:
+        RecipeError: The pilot has seeds or another recipe than the comparison, or leaves no room
+            for any hypothesis.
+        DataError: The folder holds no comparison.
+    """
+    if folder is None:
+        return []
+    require("scipy")
+    pilot = read_comparison(Path(folder))
+    issues = []
+    if not texts:
+        problem = "there is no hypothesis that a pilot could leave room for"
+        issues.append(ConfigIssue(ARGUMENT, "pilot", problem, "write hypotheses, or leave it out"))
+    if shared := {*pilot.seeds} & {*plan.seeds}:
+        problem = f"{folder} has the seed {min(shared)} of this comparison too"
+        remedy = "a pilot needs seeds that are never used again: change seed"
+        issues.append(ConfigIssue(ARGUMENT, "pilot", problem, remedy))
+    if pilot.recipe != plan.recipe:
+        problem = f"{folder} is a comparison of {pilot.recipe}, not of {plan.recipe}"
+        issues.append(ConfigIssue(ARGUMENT, "pilot", problem, "name a pilot of the same recipe"))
+    if issues:
+        raise RecipeError(*issues)
+    rooms = [_find_room(pilot, parse_hypothesis(text), len(texts), plan) for text in texts]
+    for room in rooms:
+        log.info("pilot: %s: %s", room.text, room.sentence)
+    if all(room.missing for room in rooms):
+        problem = "the pilot leaves no room for any hypothesis; nothing was started: "
+        problem += "; ".join(f"{room.text}: {room.missing}" for room in rooms)
+        remedy = "make the task harder, or easier where nothing beats the baseline"
+        raise RecipeError(ConfigIssue(ARGUMENT, "hypotheses", problem, remedy))
+    return rooms
+
+
+def _find_room(
+    pilot: Comparison, hypothesis: Hypothesis, family: int, plan: ComparisonPlan
+) -> PilotRoom:
+    """Return what a pilot says of one hypothesis."""
+    metric = find_metric(pilot, hypothesis)
+    compared = replace(pilot, measure=metric, better=find_direction(metric.removeprefix("test/")))
+    condition = find_condition(compared, hypothesis)
+    values = {}
+    if condition is not None:
+        every = {one.name: collect_values(one, condition, metric) for one in compared.variants}
+        values = {name: own for name, own in every.items() if own}
+    if condition is None or hypothesis.other not in values:
+        where = f" at {hypothesis.condition}" if hypothesis.condition else ""
+        sentence = f"the pilot has no `{hypothesis.other}`{where}, so that its room is unknown"
+        return PilotRoom(text=hypothesis.text, missing="", sentence=sentence)
+
+    room = find_room(compared, hypothesis, condition, {*pilot.seeds})
+    decimals = count_decimals(compared)
+    missing = explain_missing_room(compared, hypothesis, condition, room, hypothesis.margin)
+    level, left = (
+        format_fixed(value, decimals) for value in (room.levels[hypothesis.other], room.headroom)
+    )
+    seeds = pluralize(len(values[hypothesis.other]), "seed")
+    sentence = missing or f"`{hypothesis.other}` has {level} ({seeds}), which leaves {left}"
+    if not hypothesis.margin or hypothesis.one not in values:
+        return PilotRoom(text=hypothesis.text, missing=missing, sentence=sentence)
+
+    mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), measure_noise(values))
+    if isinstance(mean, PairedMean):
+        deviation = mean.error * mean.count**0.5
+        planned = len(plan.seeds)
+        power = find_power(planned, hypothesis.margin, deviation, family)
+        unit = "seeds" if plan.design is None else "studies"
+        sentence += (
+            f"; {planned} {unit} find {hypothesis.margin:g} with a power of {percent(power)}"
+        )
+    return PilotRoom(text=hypothesis.text, missing=missing, sentence=sentence)
