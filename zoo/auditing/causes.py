@@ -6,7 +6,7 @@ wrong position or mask is planted by passing both to a sound model in one pass w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,11 +19,18 @@ from zoo.auditing.comparisons import (
     Scene,
     make_float_mask,
     make_masks,
+    read_window,
     see_earlier,
 )
-from zoo.auditing.model_laws import find_attentions, using_backend
-from zoo.auditing.subject import AuditSubject, NotAskedError, measure_error
-from zoo.integrations.interface_calls import InterfaceCall, watch_interface
+from zoo.auditing.model_laws import find_attentions, measure_influence, using_backend
+from zoo.auditing.score_calls import ScoreCall, record_scores
+from zoo.auditing.subject import (
+    REFUSALS,
+    AuditSubject,
+    NotAskedError,
+    leaf_embeddings,
+    measure_error,
+)
 
 
 @dataclass(frozen=True)
@@ -214,6 +221,39 @@ def emulate(
         return subject.logits(scene.ids, **options)
 
 
+def emulate_rows(subject: AuditSubject, scene: Scene, narrow: Tensor | None = None) -> Tensor:
+    """Return logits of one pass for each row, which faults between rows spare."""
+    rows = []
+    for row in range(len(scene.ids)):
+        one = slice(row, row + 1)
+        part = replace(
+            scene, ids=scene.ids[one], positions=scene.positions[one], visible=scene.visible[one]
+        )
+        rows.append(emulate(subject, part, None if narrow is None else narrow[one]))
+    return torch.cat(rows)
+
+
+def find_ignored_positions(
+    law: str, subject: AuditSubject, scene: Scene, reproduces: Callable[[Tensor], bool]
+) -> tuple[str, str] | None:
+    """Return the explanation if a pass without positions gives the numbers."""
+    explanation = {"packing": "positions_of_documents", "left_padding": "positions_of_padding"}.get(
+        law
+    )
+    if explanation is None:
+        return None
+    causal = see_earlier(scene.ids)
+    masks: list[tuple[str, Tensor]] = [("", scene.visible), (", and so is the mask", causal)]
+    for also, visible in masks:
+        try:
+            logits = subject.logits(scene.ids, attention_mask=make_masks(visible, subject))
+        except (*REFUSALS, NotAskedError):
+            continue
+        if reproduces(logits):
+            return explanation, f"the given positions are ignored{also}"
+    return None
+
+
 def find_explanation(
     law: str,
     subject: AuditSubject,
@@ -221,6 +261,8 @@ def find_explanation(
     comparison: ModelComparison,
     bound: float,
     module: str | None,
+    *,
+    may_ignore_positions: bool = False,
 ) -> tuple[str, str] | None:
     """Return the explanation and the sentence of the fault that reproduces the numbers.
 
@@ -231,6 +273,8 @@ def find_explanation(
         comparison: The passes that differ.
         bound: The largest error that rounding explains.
         module: Where they begin to differ.
+        may_ignore_positions: Whether laws about masks and caches are kept, so that positions are
+            what is left.
     """
     scene = comparison.scene
     if scene is None or "attention_mask" not in subject.options or subject.model is None:
@@ -248,25 +292,32 @@ def find_explanation(
         # Without a sound copy, a fault can be planted only in a pass that the fault spares.
         reference = comparison.select_reference(comparison.reference(subject))
         try:
-            logits = comparison.select(emulate(subject, scene))
-        except Exception:  # a model refuses positions or masks in any way
+            logits = comparison.select(emulate_rows(subject, scene))
+        except (*REFUSALS, NotAskedError):
             return None
-        if measure_error(logits, reference) > bound:
-            return None
-    window = getattr(sound.model.config.get_text_config(), "sliding_window", None)
+        is_spared = measure_error(logits, reference) <= bound
+        if not is_spared:
+            if not may_ignore_positions:
+                return None
+            # A model that ignores its positions computes the same without them.
+            return find_ignored_positions(law, subject, scene, reproduces)
+    window = read_window(sound.model.config.get_text_config())
     names = dict(sound.model.named_modules())
     attentions = find_attentions(sound)
     place = names.get(module or "")
     choices: list[list[nn.Module] | None] = [None]
     if place in attentions:
         choices += [[place]]
-    for plant in list_plants(law, scene, window if isinstance(window, int) else None):
+    for plant in list_plants(law, scene, window):
         for layers in choices:
             if layers is not None and plant.scene.visible is scene.visible and plant.narrow is None:
                 continue
             try:
-                logits = emulate(sound, plant.scene, plant.narrow, scene, layers)
-            except Exception:  # a model refuses positions or masks in any way
+                if sound is subject and layers is None:
+                    logits = emulate_rows(sound, plant.scene, plant.narrow)
+                else:
+                    logits = emulate(sound, plant.scene, plant.narrow, scene, layers)
+            except (*REFUSALS, NotAskedError):
                 continue
             if reproduces(logits):
                 return plant.explanation, plant.cause
@@ -287,7 +338,7 @@ def find_ignoring_backend(
     }
     try:
         right = comparison.select(emulate(sound, scene))
-    except Exception:  # a model refuses positions or masks in any way
+    except (*REFUSALS, NotAskedError):
         return None
     outputs = {
         name: logits for name, logits in outputs.items() if measure_error(logits, right) > bound
@@ -295,7 +346,7 @@ def find_ignoring_backend(
     for visible, name in ((causal, "all but the causal mask"), (torch.ones_like(causal), "masks")):
         try:
             planted = comparison.select(emulate(sound, replace(scene, visible=visible), visible))
-        except Exception:  # a model refuses positions or masks in any way
+        except (*REFUSALS, NotAskedError):
             continue
         for backend, logits in outputs.items():
             if measure_error(planted, logits) <= bound:
@@ -312,30 +363,31 @@ def is_kept_by_another_backend(
         with using_backend(subject.model, name):
             reference = comparison.select_reference(comparison.reference(subject))
             error = measure_error(comparison.select(comparison.tested(subject)), reference)
-    except Exception:  # a model refuses an implementation in any way
+    except (*REFUSALS, NotAskedError):
         return False
     return error <= bound
 
 
 def do_rows_touch(subject: AuditSubject) -> bool:
     """Return whether a row's logits have a gradient to the embeddings of another row."""
-    model = subject.model
-    states: list[Tensor] = []
-
-    def keep(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        states.append(output.detach().requires_grad_(True))
-        return states[-1]
-
-    handle = model.get_input_embeddings().register_forward_hook(keep)
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), leaf_embeddings(subject) as states:
             logits = subject.logits(subject.draw_ids(2, 12))
             (gradient,) = torch.autograd.grad(logits[0].float().square().sum(), states[:1])
-    except (RuntimeError, AttributeError, NotImplementedError):
+    except (RuntimeError, NotAskedError):
         return False
-    finally:
-        handle.remove()
     return bool(gradient[1].abs().max() > 1e-6 * gradient[0].abs().max())
+
+
+def find_later_tokens(subject: AuditSubject, ids: Tensor) -> tuple[str, str, str] | None:
+    """Return the first attention that sees later tokens, by gradients, and the explanation."""
+    tokens = list(range(ids.shape[1] - 1))
+    for path, seen in measure_influence(subject, ids, (ids.shape[1],), tokens).items():
+        for token, row in zip(tokens, seen, strict=True):
+            if bool(row[token + 1 :].any()):
+                last = int(row.nonzero()[-1])
+                return path, "mask_causal", f"token {token} sees later ones, up to token {last}"
+    return None
 
 
 def find_other_keys(subject: AuditSubject, comparison: ModelComparison, bound: float) -> str | None:
@@ -344,15 +396,12 @@ def find_other_keys(subject: AuditSubject, comparison: ModelComparison, bound: f
     Its queries must agree, so that what it received is not the cause.
     """
 
-    def record(compute: Any) -> dict[nn.Module, list[InterfaceCall]]:
-        calls: dict[nn.Module, list[InterfaceCall]] = {}
-
-        def keep(call: InterfaceCall) -> Any:
-            calls.setdefault(call.module, []).append(call)
-            return call.compute()
-
-        with watch_interface(subject.model, keep):
+    def record(compute: Any) -> dict[nn.Module, list[ScoreCall]]:
+        with record_scores(subject.model) as scores:
             compute(subject)
+        calls: dict[nn.Module, list[ScoreCall]] = {}
+        for call in scores:
+            calls.setdefault(call.module, []).append(call)
         return calls
 
     whole, parts = record(comparison.reference), record(comparison.tested)

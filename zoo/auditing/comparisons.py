@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor
 
 from zoo.auditing.subject import AuditSubject, NotAskedError
+from zoo.integrations.rope_parameters import FIXED_LENGTH
 
 LENGTH = 24  # tokens of a text
 PADDING = 5  # tokens of padding
 PARTS = (7, 8, 1, LENGTH - 16)
 SINGLE = (5, *(1,) * (LENGTH - 5))
+NARROW = 16  # tokens of a window in a copy
+LONGEST = 4096  # tokens of an original length that is crossed
 MASK = "a mask of four axes"
 Compute = Callable[[AuditSubject], Tensor]
 
@@ -54,6 +58,7 @@ class ModelComparison:
         reference_tokens: Tokens of the reference pass that are compared.
         scene: What the tested pass should compute.
         since: The first position of the compared tokens, where it matters.
+        is_optional: Whether a class may refuse this way, which is noted.
     """
 
     way: str
@@ -64,6 +69,7 @@ class ModelComparison:
     reference_tokens: slice = field(default_factory=lambda: slice(None))
     scene: Scene | None = None
     since: int | None = None
+    is_optional: bool = False
 
     def select(self, values: Tensor) -> Tensor:
         """Return the compared entries [B, N, D] of the tested pass."""
@@ -212,6 +218,119 @@ def compare_cache(subject: AuditSubject) -> Iterator[ModelComparison]:
             scene=describe_text(long, parts),
         )
 
+    yield from _compare_caches(subject)
+
+
+def _compare_caches(subject: AuditSubject) -> Iterator[ModelComparison]:
+    """Compare one pass with a cropped cache, a static cache, and parts past the window."""
+    model = subject.model
+    if model is None:
+        return
+    ids, other = subject.draw_ids(2, LENGTH).split(1)
+    kept = 11
+    continued = torch.cat([ids[:, :kept], other[:, : LENGTH - kept]], 1)
+
+    def crop(subject: AuditSubject) -> Tensor:
+        """Return logits of a continuation of a cropped cache."""
+        assert subject.cached is not None
+        _, cache = subject.cached(ids, None)
+        if not hasattr(cache[1], "crop"):
+            raise NotAskedError("the cache has no crop")
+        # The number of tokens to remove; some caches take no number of tokens to keep.
+        cache[1].crop(kept - LENGTH)
+        outputs = []
+        for part in (continued[:, kept : kept + 4], continued[:, kept + 4 :]):
+            logits, cache = subject.cached(part, cache)
+            outputs.append(logits)
+        return torch.cat(outputs, 1)
+
+    if not subject.has_unknown_class:
+        yield ModelComparison(
+            "a cropped cache and a new continuation",
+            pass_whole(continued),
+            crop,
+            reference_tokens=slice(kept, None),
+            is_optional=True,
+        )
+    if getattr(model, "_can_compile_fullgraph", False):
+        yield ModelComparison(
+            "a static cache",
+            pass_whole(ids),
+            partial(_compute_static, ids=ids),
+            scene=describe_text(ids, PARTS),
+            is_optional=True,
+        )
+    window = read_window(model.config.get_text_config())
+    if window is not None and window > LENGTH and _has_room(subject, 3 * NARROW):
+        longer = subject.draw_ids(1, 3 * NARROW)
+        parts = (NARROW - 3, 9, 1, 1, 2 * NARROW - 8)
+        yield ModelComparison(
+            f"past the window, in a copy with {NARROW} tokens",
+            lambda subject: narrow_windows(subject).logits(longer),
+            lambda subject: compute_parts(narrow_windows(subject), longer, parts),
+            is_optional=True,
+        )
+
+
+def _compute_static(subject: AuditSubject, ids: Tensor) -> Tensor:
+    """Return logits of parts with a static cache."""
+    from transformers import StaticCache
+
+    assert subject.cached is not None
+    cache: Any = StaticCache(config=subject.model.config, max_cache_len=LENGTH + 5)
+    outputs, state, start = [], ("past_key_values", cache), 0
+    for count in PARTS:
+        logits, state = subject.cached(ids[:, start : start + count], state)
+        outputs.append(logits)
+        start += count
+    return torch.cat(outputs, 1)
+
+
+def narrow_windows(subject: AuditSubject) -> AuditSubject:
+    """Return a copy of a model whose windows have `NARROW` tokens.
+
+    Entries of modules and configurations that equal the configured window are replaced, so that a
+    layer with another one keeps it.
+    """
+    model = copy.deepcopy(subject.model)
+    window = read_window(model.config.get_text_config())
+    owners: list[Any] = [*model.modules(), model.config, model.config.get_text_config()]
+    owners += [one.config for one in model.modules() if hasattr(one, "config")]
+    for owner in {id(one): one for one in owners}.values():
+        for name, value in list(vars(owner).items()):
+            if "window" in name and isinstance(value, int) and value == window:
+                setattr(owner, name, NARROW)
+    return subject.with_model(model)
+
+
+def follows_length(subject: AuditSubject) -> bool:
+    """Return whether the configured frequencies follow the length of the text."""
+    entries = getattr(subject.model.config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [entries, *(one for one in entries.values() if isinstance(one, Mapping))]
+    return any(one.get("rope_type") in FIXED_LENGTH for one in kinds)
+
+
+def compare_past_original(subject: AuditSubject) -> ModelComparison | None:
+    """Compare one pass and parts across the original length; None if there is none."""
+    if subject.model is None or subject.cached is None:
+        return None
+    entries = getattr(subject.model.config.get_text_config(), "rope_parameters", None) or {}
+    original = entries.get("original_max_position_embeddings")
+    if entries.get("rope_type") == "dynamic":
+        original = subject.length
+    if not isinstance(original, int) or original > LONGEST:
+        return None
+    ids = subject.draw_ids(1, original + 12)
+    parts = (original - 4, 8, *(1,) * 8)
+    return ModelComparison(
+        f"parts across the original length of {original:,}",
+        pass_whole(ids),
+        partial(compute_parts, ids=ids, parts=parts),
+        tokens=slice(-24, None),
+        reference_tokens=slice(-24, None),
+        is_optional=True,
+    )
+
 
 def _pad(ids: Tensor, *, left: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return ids, mask and positions [2, N + padding] of a padded and a whole text.
@@ -347,10 +466,12 @@ def make_masks(visible: Tensor, subject: AuditSubject, narrow: Tensor | None = N
         narrow: The same for layers with a window; by default `visible` within the window.
     """
     config = subject.model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
+    window = read_window(config)
     types = getattr(config, "layer_types", None)
+    if subject.has_unknown_class:
+        types = None  # its forward takes one mask
     whole = make_float_mask(visible[:, None], subject)
-    if not isinstance(window, int):
+    if window is None:
         return whole
     if narrow is None:
         narrow = visible & torch.ones_like(visible).triu(1 - window)
@@ -360,6 +481,15 @@ def make_masks(visible: Tensor, subject: AuditSubject, narrow: Tensor | None = N
     if len(set(types)) == 1:
         return windowed if types[0] == "sliding_attention" else whole
     return {name: windowed if name == "sliding_attention" else whole for name in set(types)}
+
+
+def read_window(config: Any) -> int | None:
+    """Return the window of a configuration in tokens; None if no layer has one."""
+    for name in ("sliding_window", "sliding_window_size", "window_size", "attention_window"):
+        window = getattr(config, name, None)
+        if isinstance(window, int) and not isinstance(window, bool) and window > 0:
+            return window
+    return None
 
 
 def make_float_mask(visible: Tensor, subject: AuditSubject) -> Tensor:

@@ -173,7 +173,8 @@ def shrink(config: Any) -> Any:
     width = getattr(text, "head_dim", None)
     hidden = getattr(text, "hidden_size", None)
     if isinstance(heads, int) and isinstance(hidden, int) and not isinstance(width, int):
-        width = hidden // heads
+        # An even number of channels turns, whatever fraction does.
+        width = max(8, hidden // heads // 8 * 8)
         sizes = {**SIZES, "hidden_size": width * min(heads, 4)}
     else:
         sizes = dict(SIZES)

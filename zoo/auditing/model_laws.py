@@ -6,6 +6,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,17 +15,28 @@ from transformers.utils import logging
 
 from zoo.auditing.comparisons import (
     LENGTH,
+    NARROW,
     ModelComparison,
     Scene,
     compare_packing,
     compare_padding,
     make_positions,
+    narrow_windows,
+    pass_whole,
+    read_window,
     see_earlier,
 )
-from zoo.auditing.subject import AuditSubject, NotAskedError, measure_error, without_dropout
-from zoo.integrations.interface_calls import InterfaceCall, watch_interface
+from zoo.auditing.score_calls import find_scoring
+from zoo.auditing.subject import (
+    AuditSubject,
+    NotAskedError,
+    leaf_embeddings,
+    measure_error,
+    without_dropout,
+)
 
-WIDEST = 1024  # tokens of a window that is measured
+WIDEST = 1024  # tokens of a window that is measured first
+LARGEST_WINDOW = 4096  # tokens of a window that is measured where a copy breaks the law
 INFLUENCE = 1e-9  # relative gradient by which a token sees another one
 
 
@@ -98,16 +110,8 @@ def _select(
 
 
 def find_attentions(subject: AuditSubject) -> list[nn.Module]:
-    """Return the modules that call the attention interface, in order."""
-    modules: list[nn.Module] = []
-
-    def keep(call: InterfaceCall) -> Any:
-        modules.append(call.module)
-        return call.compute()
-
-    with watch_interface(subject.model, keep):
-        subject.logits(subject.draw_ids(1, 4))
-    return list(dict.fromkeys(modules))
+    """Return the modules that compute scores of attention, in order."""
+    return find_scoring(subject.model, lambda: subject.logits(subject.draw_ids(1, 4)))
 
 
 def find_windows(subject: AuditSubject) -> dict[str, int | None]:
@@ -119,22 +123,31 @@ def find_windows(subject: AuditSubject) -> dict[str, int | None]:
     if subject.model is None:
         raise NotAskedError("functions have no configured windows")
     config = subject.model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    if not isinstance(window, int) or window <= 0:
+    window = read_window(config)
+    if window is None:
         raise NotAskedError("the configuration names no window")
     names = {module: path for path, module in subject.model.named_modules()}
     attentions = find_attentions(subject)
     if not attentions:
-        raise NotAskedError("the model computes no attention by transformers' interface")
+        raise NotAskedError("no module of the model computes scores of attention")
     types = getattr(config, "layer_types", None)
     windows: dict[str, int | None] = {}
-    for module in attentions:
-        layer = getattr(module, "layer_idx", None)
+    for number, module in enumerate(attentions):
+        layer = getattr(module, "layer_idx", number)
         is_windowed = True
         if types and isinstance(layer, int) and layer < len(types):
             is_windowed = types[layer] == "sliding_attention"
         windows[names[module]] = window if is_windowed else None
     return windows
+
+
+def is_states(value: Any) -> bool:
+    """Return whether a value is states [B, N, D]."""
+    return isinstance(value, Tensor) and value.dim() == 3 and value.is_floating_point()
+
+
+def _swap(old: Tensor, new: Tensor, value: Any) -> Any:
+    return new if value is old else value
 
 
 def measure_influence(
@@ -155,10 +168,11 @@ def measure_influence(
 
     def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         path = names[module]
-        states = args[0] if args else kwargs["hidden_states"]
+        states = next(one for one in (*args, *kwargs.values()) if is_states(one))
         leaf = states.detach().requires_grad_(True)
         inputs.setdefault(path, []).append(leaf)
-        return ((leaf, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": leaf})
+        swap = partial(_swap, states, leaf)
+        return tuple(map(swap, args)), {name: swap(one) for name, one in kwargs.items()}
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         states = output if isinstance(output, Tensor) else output[0]
@@ -202,8 +216,15 @@ def measure_influence(
     return influences
 
 
-def check_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
-    """Compare what each layer sees with the configured windows, in one pass and with a cache.
+def check_windows(subject: AuditSubject, notes: list[str]) -> tuple[str, int, str, str] | None:
+    """Compare what each layer sees with the configured windows.
+
+    A window wider than `WIDEST` is asked in a copy with a window of `NARROW` tokens, and if that
+    copy breaks the law, in the model itself.
+
+    Args:
+        subject: A subject with a model.
+        notes: Receives what was asked in a copy.
 
     Returns:
         The layer, the first position, a sentence and an explanation; None if all windows are kept.
@@ -211,13 +232,35 @@ def check_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
     Raises:
         NotAskedError: There is no window, or it is too wide.
     """
+    window = next((one for one in find_windows(subject).values() if one is not None), None)
+    if window is None:
+        raise NotAskedError("no layer has a window")
+    if window <= WIDEST:
+        return measure_windows(subject)
+    fault = measure_windows(narrow_windows(subject))
+    if fault is None:
+        notes.append(f"window: asked in a copy with {NARROW} tokens in place of {window:,}")
+        return None
+    if window > LARGEST_WINDOW:
+        problem = f"the window of {window:,} tokens is wider than {LARGEST_WINDOW:,}"
+        raise NotAskedError(f"{problem}, and in a copy with {NARROW} tokens, {fault[2]}")
+    return measure_windows(subject)
+
+
+def measure_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
+    """Compare what each layer sees with the configured windows, in one pass and with a cache.
+
+    Returns:
+        The layer, the first position, a sentence and an explanation; None if all windows are kept.
+
+    Raises:
+        NotAskedError: There is no window.
+    """
     windows = find_windows(subject)
     window = next((one for one in windows.values() if one is not None), None)
     if window is None:
         raise NotAskedError("no layer has a window")
-    if window > WIDEST:
-        raise NotAskedError(f"the window of {window:,} tokens is wider than {WIDEST:,}")
-    count = max(2 * window + 8, LENGTH)
+    count = max(2 * window + 8, LENGTH) if window <= WIDEST else window + 12
     ids = subject.draw_ids(1, count)
     first = window + 3
     tokens = [window - 1, window, first + 1, first + 3, count - 1]
@@ -249,15 +292,17 @@ def check_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
     return None
 
 
-def compute_gradients(subject: AuditSubject, ids: Tensor) -> dict[str, Tensor]:
-    """Return gradients of the parameters for a weighted sum of logits."""
+def compute_gradients(
+    subject: AuditSubject, compute: Callable[[AuditSubject], Tensor]
+) -> dict[str, Tensor]:
+    """Return gradients of the parameters for a weighted sum of logits that a function computes."""
     model = subject.model
     parameters = dict(model.named_parameters())
     states = [parameter.requires_grad for parameter in parameters.values()]
     with torch.enable_grad():
         model.requires_grad_(True)
         try:
-            logits = subject.logits(ids)
+            logits = compute(subject)
             weights = torch.linspace(-1, 1, logits.numel()).reshape(logits.shape).to(logits)
             gradients = torch.autograd.grad(
                 (logits * weights.sin()).sum(), list(parameters.values()), allow_unused=True
@@ -281,11 +326,11 @@ def check_checkpointing(subject: AuditSubject, bound: float) -> tuple[float, str
     model = subject.model
     if model is None or not getattr(model, "supports_gradient_checkpointing", False):
         raise NotAskedError("the model has no gradient checkpointing")
-    ids = subject.draw_ids(2, LENGTH)
+    compute = pass_whole(subject.draw_ids(2, LENGTH))
     kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
     with without_dropout(model):
-        plain = compute_gradients(subject, ids)
-        again = compute_gradients(subject, ids)
+        plain = compute_gradients(subject, compute)
+        again = compute_gradients(subject, compute)
         noise = _compare_gradients(plain, again)[0]
         if noise > bound:
             raise NotAskedError("gradients of the model are random")
@@ -293,7 +338,7 @@ def check_checkpointing(subject: AuditSubject, bound: float) -> tuple[float, str
         # The former names of these methods are deprecated.
         getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
         try:
-            checkpointed = compute_gradients(subject, ids)
+            checkpointed = compute_gradients(subject, compute)
         finally:
             if not was_on:
                 getattr(model, f"{kind}_checkpointing_disable")()
@@ -336,25 +381,34 @@ def check_packed_gradients(subject: AuditSubject, way: str) -> float:
         subject: A subject with a model.
         way: A way of packing that keeps the values.
     """
-    model = subject.model
-    embedding = model.get_input_embeddings()
     comparison = next(one for one in compare_packing(subject) if one.way == way)
     first = comparison.tokens.start
-    states: list[Tensor] = []
-
-    def keep(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        states.append(output.detach().requires_grad_(True))
-        return states[-1]
-
-    with without_dropout(model), torch.enable_grad():
-        handle = embedding.register_forward_hook(keep)
-        try:
-            logits = comparison.tested(subject)[:, first:]
-        finally:
-            handle.remove()
+    with without_dropout(subject.model), torch.enable_grad(), leaf_embeddings(subject) as states:
+        logits = comparison.tested(subject)[:, first:]
         (gradient,) = torch.autograd.grad(logits.float().square().sum(), states[:1])
     size = gradient.abs().max().clamp(min=1e-30)
     return float(gradient[:, :first].abs().max() / size)
+
+
+def compare_packed_gradients(
+    subject: AuditSubject, way: str, bound: float
+) -> tuple[float, str | None]:
+    """Return the largest difference of parameters' gradients for a text packed and alone.
+
+    Args:
+        subject: A subject with a model.
+        way: A way of packing that keeps the values.
+        bound: The largest difference that rounding explains.
+    """
+    comparison = next(one for one in compare_packing(subject) if one.way == way)
+    with without_dropout(subject.model):
+        alone = compute_gradients(
+            subject, lambda subject: comparison.select_reference(comparison.reference(subject))
+        )
+        packed = compute_gradients(
+            subject, lambda subject: comparison.select(comparison.tested(subject))
+        )
+    return _compare_gradients(alone, packed)[0], find_last_difference(alone, packed, bound)
 
 
 @contextmanager

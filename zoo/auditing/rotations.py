@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,11 +14,18 @@ from torch import Tensor, nn
 
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims
+from zoo.auditing.score_calls import ScoreCall, find_scoring, holding, keeping, record_scores
 from zoo.auditing.subject import AuditSubject, NotAskedError
 from zoo.errors import OptionError
 from zoo.integrations.equipment import TurnedChannels
-from zoo.integrations.interface_calls import InterfaceCall, watch_interface
-from zoo.integrations.own_rotation import PLACES, fit_rotation, keep_rotary, unwrap_angles
+from zoo.integrations.own_rotation import (
+    PLACES,
+    OwnRotation,
+    fit_rotation,
+    keep_rotary,
+    to_pairs,
+    unwrap_angles,
+)
 from zoo.integrations.rope_parameters import (
     FIXED_LENGTH,
     OF_ATTENTION,
@@ -35,6 +42,8 @@ FAR = (*PLACES, *(62 * 2**power for power in range(9)))
 OUTPUT = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 """Errors of cos and sin by the dtype of the output."""
 ANGLE = 16 * 2.0**-23  # relative error of an angle in float32
+BASE_ENTRIES = ("rope_theta", "rope_base", "rotary_emb_base", "rotary_base")
+"""Names of the base in configurations."""
 BASES = (1e4, 1e5, 1.6e5, 2.5e5, 5e5, 1e6, 5e6, 1e7)
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
@@ -151,11 +160,14 @@ class ConfiguredRotation:
         entries: The rotary entries.
         length: `max_position_embeddings`.
         pairs: Number of pairs of channels that turn.
+        count: Number of tokens of the text, which some rules follow; the original length by
+            default.
     """
 
     entries: Mapping[str, Any]
     length: int
     pairs: int
+    count: int | None = None
 
     @property
     def kind(self) -> str:
@@ -177,6 +189,9 @@ class ConfiguredRotation:
             if key not in OF_ATTENTION and value is not None
         }
         options = read_rope_parameters(entries, self.length)
+        if self.kind in FIXED_LENGTH and "scaling" in options:
+            scaling = options["scaling"]
+            options["scaling"] = {**scaling, "length": self.count or scaling["original"]}
         like = torch.zeros(1, 1, 1, dtype=torch.float64)
         rope: Any = make_factory(Choice("rope", options))(
             Dims(2 * self.pairs, 1, length=self.length)
@@ -184,15 +199,44 @@ class ConfiguredRotation:
         return rope.wave_vectors(like).flatten(), float(rope.compute_rotation(like)[0].max())
 
 
-def read_configured(config: Any, layer_type: str | None, pairs: int) -> ConfiguredRotation | None:
-    """Return the rotary entries of a configuration; None if it has none."""
-    entries = getattr(config, "rope_parameters", None) or {}
-    if entries and all(isinstance(one, Mapping) for one in entries.values()):
-        entries = entries.get(layer_type) or {}
-    if "rope_theta" not in entries:
-        return None
-    length = getattr(config, "max_position_embeddings", None) or POSITIONS
-    return ConfiguredRotation(entries, int(length), pairs)
+def read_entries(config: Any) -> list[Mapping[str, Any]]:
+    """Return the rotary entries of a configuration, one mapping for each type of layers."""
+    entries = (
+        getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    )
+    if entries and all(one is None or isinstance(one, Mapping) for one in entries.values()):
+        return [one for one in entries.values() if one and "rope_theta" in one]
+    if "rope_theta" in entries:
+        return [entries]
+    # Classes outside transformers keep the base as an entry of its own.
+    bases = (getattr(config, name, None) for name in BASE_ENTRIES)
+    base = next((one for one in bases if isinstance(one, int | float)), None)
+    return [] if base is None else [{**entries, "rope_theta": float(base)}]
+
+
+def read_configured(
+    config: Any, layer_type: str | None, measured: Tensor
+) -> ConfiguredRotation | None:
+    """Return the rotary entries of a configuration for a rotary module; None if it has none.
+
+    Args:
+        config: The configuration of the text model.
+        layer_type: The type of layers that the module was called for.
+        measured: What it turns by [pairs].
+    """
+    length = int(getattr(config, "max_position_embeddings", None) or POSITIONS)
+    by_type = getattr(config, "rope_parameters", None) or {}
+    named = by_type.get(layer_type) if layer_type is not None else None
+    if isinstance(named, Mapping) and "rope_theta" in named:
+        return ConfiguredRotation(named, length, len(measured))
+    choices = [ConfiguredRotation(one, length, len(measured)) for one in read_entries(config)]
+    for choice in choices:
+        try:
+            if _is_same(measured, choice.compute()[0]):
+                return choice
+        except OptionError:
+            continue
+    return choices[0] if choices else None
 
 
 @dataclass(frozen=True)
@@ -225,26 +269,65 @@ class RotaryTable:
         frequencies: What they should turn by, radians per token [pairs].
         factor: What their modulus should be.
         dtype: Dtype of the output.
+        noise: Error of what was measured, for a factor of 1.
     """
 
     table: Tensor
     frequencies: Tensor
     factor: float
     dtype: torch.dtype
+    noise: float = 2e-5
 
     def compute_errors(self) -> tuple[Tensor, Tensor]:
         """Return errors and bounds [P, pairs]."""
         places = torch.arange(len(self.table), dtype=torch.float64)[:, None]
         angles = places * self.frequencies
         expected = torch.polar(torch.full_like(angles, self.factor), angles)
-        bounds = self.factor * (ANGLE * angles.abs() + 2e-5 + OUTPUT.get(self.dtype, 0.0))
+        bounds = self.factor * (ANGLE * angles.abs() + self.noise + OUTPUT.get(self.dtype, 0.0))
         return (self.table - expected).abs(), bounds
+
+    def compare(self) -> tuple[float, float, int | None]:
+        """Return the largest error relative to its bound, that bound, and the first position.
+
+        The position is None if no error exceeds its bound.
+        """
+        errors, bounds = self.compute_errors()
+        ratios = errors / bounds
+        place = int(ratios.amax(-1).argmax())
+        channel = int(ratios[place].argmax())
+        broken = ~(ratios.amax(-1) <= 1)
+        since = int(broken.nonzero()[0]) if bool(broken.any()) else None
+        return float(errors[place, channel]), float(bounds[place, channel]), since
 
 
 def measure_frequencies(call: RotaryCall, model: nn.Module) -> tuple[Tensor, float]:
-    """Return radians per token [pairs] and the factor of a rotary module, measured."""
-    table = take_pairs(call.compute(model, torch.tensor(FAR)))
-    return unwrap_angles(table.angle(), FAR), float(table[0].abs().max())
+    """Return radians per token [pairs] and the factor of a rotary module, measured.
+
+    Far positions are left out if a table ends before them, or if they do not continue near ones.
+    """
+    places = FAR
+    while True:
+        try:
+            table = take_pairs(call.compute(model, torch.tensor(places)))
+            break
+        except IndexError:
+            places = places[:-1]
+            if len(places) < len(PLACES):
+                raise
+    return follow_angles(table.angle(), places), float(table[0].abs().max())
+
+
+def follow_angles(angles: Tensor, places: Sequence[int]) -> Tensor:
+    """Return radians per token [pairs] of angles [places, pairs], as far as they grow evenly."""
+    frequencies = unwrap_angles(angles[: len(PLACES)], places[: len(PLACES)])
+    for count in range(len(PLACES) + 1, len(places) + 1):
+        better = unwrap_angles(angles[:count], places[:count])
+        # Rounding of angles in float32 grows with the position.
+        rounding = (better - frequencies).abs() * places[count - 2]
+        if bool((rounding > 1e-4 + ANGLE * places[count - 1]).any()):
+            break
+        frequencies = better
+    return frequencies
 
 
 def check_call(
@@ -259,17 +342,11 @@ def check_call(
     config = model.config.get_text_config()
     path = call.rotary.path
     table = take_pairs(call.compute(model, torch.arange(COUNT)))
-    pairs = table.shape[-1]
-    configured = read_configured(config, call.layer_type, pairs)
+    measured = measure_frequencies(call, model)
+    configured = read_configured(config, call.layer_type, measured[0])
     kind = configured.kind if configured is not None else "default"
-    expected, expected_factor, is_known = _expect(call, configured, twin, notes)
-    if expected is None:
-        expected, expected_factor = measure_frequencies(call, model)
-    if not is_known:
-        notes.append(f"{path}: neither the configuration nor an installed class names frequencies")
-
-    if kind in FIXED_LENGTH and twin is None:
-        raise NotAskedError(f"frequencies of rope_type {kind} follow the length of the text")
+    count = max(POSITIONS, getattr(config, "max_position_embeddings", 0) or 0)
+    expected = _expect(call, configured, measured, twin, notes)
     if kind not in FIXED_LENGTH:
         longer = take_pairs(call.compute(model, torch.arange(64 * COUNT)))[:COUNT]
         error = float((longer - table).abs().max())
@@ -278,61 +355,66 @@ def check_call(
             fault = RotaryFault(path, error, 1e-3, None, cause, "length_of_call")
             return error, 1e-3, fault
 
-    count = max(POSITIONS, getattr(config, "max_position_embeddings", 0) or 0)
+    lengths = [count]
+    if kind in FIXED_LENGTH and configured is not None:
+        # The frequencies of short texts, and those of long ones.
+        lengths = [_read_original(configured), count]
     worst = (0.0, 1.0)
-    for dtype in dict.fromkeys((torch.float32, next(model.parameters()).dtype)):
-        full = take_pairs(call.compute(model, torch.arange(count), dtype))
-        tables = RotaryTable(full, expected, expected_factor, dtype)
-        if kind in FIXED_LENGTH:
-            assert twin is not None
-            other = take_pairs(call.compute(twin.model, torch.arange(count), dtype))
-            errors = (full - other).abs()
-            bounds = torch.full_like(errors, 1e-4)
-        else:
-            errors, bounds = tables.compute_errors()
-        ratios = (errors / bounds).amax(-1)
-        place = int(ratios.argmax())
-        channel = int((errors / bounds)[place].argmax())
-        error, bound = float(errors[place, channel]), float(bounds[place, channel])
-        if not float(ratios[place]) <= 1:
-            since = int((~(ratios <= 1)).nonzero()[0])
-            cause, explanation = _explain(call, model, configured, tables, since, config)
+    for length in lengths:
+        for dtype in dict.fromkeys((torch.float32, next(model.parameters()).dtype)):
+            full = take_pairs(call.compute(model, torch.arange(length), dtype))
+            frequencies, factor = expected
+            if kind in FIXED_LENGTH and configured is not None:
+                configured = replace(configured, count=length)
+                frequencies, factor = configured.compute()
+            tables = RotaryTable(full, frequencies, factor, dtype)
+            error, bound, since = tables.compare()
+            if since is None:
+                worst = max(worst, (error, bound), key=lambda pair: pair[0] / pair[1])
+                continue
+            cause, explanation = _explain(measured[0], configured, tables, since, config)
+            if twin is not None and explanation in ("base", "exponents", "factor", "frequencies"):
+                others = measure_frequencies(call, twin.model)[0]
+                if _is_same(measured[0], others):
+                    cause = (
+                        f"{cause}; the installed class {type(twin.model).__name__} does the same"
+                    )
             return error, bound, RotaryFault(path, error, bound, since, cause, explanation)
-        if error / bound > worst[0] / worst[1]:
-            worst = (error, bound)
     return *worst, _check_axes(call, model, twin)
+
+
+def _read_original(configured: ConfiguredRotation) -> int:
+    return int(configured.entries.get("original_max_position_embeddings", configured.length))
 
 
 def _expect(
     call: RotaryCall,
     configured: ConfiguredRotation | None,
+    measured: tuple[Tensor, float],
     twin: AuditSubject | None,
     notes: list[str],
-) -> tuple[Tensor | None, float, bool]:
-    """Return frequencies and factor by the configuration, or as the installed class has them."""
-    by_rules = None
+) -> tuple[Tensor, float]:
+    """Return frequencies and factor by the rules of zoo.
+
+    The installed class decides only where the configuration has no entries that zoo knows, and
+    where it is silent, too, the module itself for positions far from 0.
+    """
+    path = call.rotary.path
     if configured is not None:
         try:
-            by_rules = configured.compute()
+            return configured.compute()
         except OptionError as error:
-            notes.append(f"{call.rotary.path}: {error.message}")
-    if twin is None:
-        return (*by_rules, True) if by_rules is not None else (None, 1.0, False)
-    frequencies, factor = measure_frequencies(call, twin.model)
-    if (
-        by_rules is not None
-        and _is_same(frequencies, by_rules[0])
-        and (abs(factor - by_rules[1]) < 1e-5)
-    ):
-        return (*by_rules, True)
-    # The model type has a convention of its own, which its class computes.
-    return frequencies, factor, True
+            notes.append(f"{path}: {error.message}")
+    if twin is not None:
+        return measure_frequencies(call, twin.model)
+    notes.append(f"{path}: neither the configuration nor an installed class names frequencies")
+    return measured
 
 
-def _is_same(first: Tensor, second: Tensor) -> bool:
+def _is_same(first: Tensor, second: Tensor, tolerance: float = 1e-5) -> bool:
     """Return whether measured frequencies equal others but for rounding."""
     return first.shape == second.shape and bool(
-        ((first - second).abs() <= 1e-5 * second.abs() + 1e-8).all()
+        ((first - second).abs() <= tolerance * second.abs() + tolerance / 1e3).all()
     )
 
 
@@ -341,8 +423,7 @@ def _is_still(table: Tensor) -> bool:
 
 
 def _explain(
-    call: RotaryCall,
-    model: nn.Module,
+    measured: Tensor,
     configured: ConfiguredRotation | None,
     tables: RotaryTable,
     since: int,
@@ -353,7 +434,7 @@ def _explain(
     if _is_still(table):
         return "the angles of all positions are 0", "does_not_turn"
     turned = torch.polar(torch.ones_like(tables.table.real), tables.table.angle())
-    as_configured = RotaryTable(turned, frequencies, 1.0, tables.dtype)
+    as_configured = RotaryTable(turned, frequencies, 1.0, tables.dtype, tables.noise)
     errors, bounds = as_configured.compute_errors()
     if bool((errors <= bounds).all()):
         factor = float(table.abs().mean())
@@ -371,9 +452,8 @@ def _explain(
         repeated = table[torch.arange(len(table)) % since]
         if torch.allclose(table, repeated, atol=1e-3):
             return f"the angles repeat after {since:,} positions", "table_wraps"
-    measured, _ = measure_frequencies(call, model)
     for explanation, cause, candidate in list_hypotheses(configured, frequencies, measured, config):
-        if _is_same(measured, candidate):
+        if _is_same(measured, candidate, tables.noise / 2):
             return cause, explanation
     if since <= FAR[-1]:
         ratio = measured / frequencies
@@ -480,22 +560,45 @@ def _list_changes(
                 yield "original_length", cause, {"original_max_position_embeddings": other}
 
 
-def _check_axes(
-    call: RotaryCall, model: nn.Module, twin: AuditSubject | None
-) -> RotaryFault | None:
-    """Compare angles of positions of several axes with the installed class."""
+def _check_axes(call: RotaryCall, model: Any, twin: AuditSubject | None) -> RotaryFault | None:
+    """Compare which axis of positions turns each pair with the sections of the configuration."""
     tensors = [one for one in (*call.args, *call.kwargs.values()) if isinstance(one, Tensor)]
-    axes = next((len(one) for one in tensors if one.dim() == 3 and not one.is_floating_point()), 0)
-    if not axes or twin is None:
+    count = next((len(one) for one in tensors if one.dim() == 3 and not one.is_floating_point()), 0)
+    if count < 2:
         return None
-    positions = torch.arange(COUNT) * torch.arange(1, axes + 1)[:, None]
-    error = float(
-        (call.compute(model, positions) - call.compute(twin.model, positions)).abs().max()
-    )
-    if error <= 1e-4:
+    axes = find_axes(call, model, count)
+    if twin is not None:
+        expected, sections = find_axes(call, twin.model, count), "those of the model type"
+    else:
+        named = [one.get("mrope_section") for one in read_entries(model.config.get_text_config())]
+        numbers = named[0] if named else None
+        if not numbers or sum(numbers) != len(axes):
+            return None
+        expected = torch.arange(len(numbers)).repeat_interleave(torch.tensor(numbers))
+        sections = f"sections {tuple(numbers)}"
+        if axes.unique().numel() > 1 and torch.equal(axes.sort().values, expected):
+            return None  # the same numbers of pairs, interleaved
+    if torch.equal(axes, expected):
         return None
-    cause = "the channels of the axes of positions differ from the sections of the configuration"
-    return RotaryFault(call.rotary.path, error, 1e-4, None, cause, "sections")
+    if axes.unique().numel() == 1:
+        cause = f"the sections of the configuration are ignored: all pairs turn by axis {axes[0]}"
+    else:
+        place = int((axes != expected).nonzero()[0])
+        cause = (
+            f"pair {place} turns by axis {axes[place]}, not by axis {expected[place]} of {sections}"
+        )
+    return RotaryFault(call.rotary.path, 1.0, 0.0, None, cause, "sections")
+
+
+def find_axes(call: RotaryCall, model: nn.Module, count: int) -> Tensor:
+    """Return by which axis of positions each pair turns [pairs]; -1 for several."""
+    turns = []
+    for axis in range(count):
+        positions = torch.zeros(count, 2, dtype=torch.long)
+        positions[axis, 1] = 1
+        turns.append(take_pairs(call.compute(model, positions))[1].angle().abs() > 1e-7)
+    moved = torch.stack(turns)
+    return torch.where(moved.sum(0) == 1, moved.int().argmax(0), -1)
 
 
 @dataclass(frozen=True)
@@ -525,41 +628,61 @@ def describe_channels(channels: TurnedChannels | None) -> str:
     return f"{channels.start}:{channels.stop} in pairs (i, i + {step})"
 
 
-def find_turnings(subject: AuditSubject, rotaries: Sequence[RotaryModule]) -> list[Turning] | None:
-    """Return which channels each attention turns; None where that cannot be measured."""
+def record_turns(
+    subject: AuditSubject, rotaries: Sequence[RotaryModule], positions: Tensor | None = None
+) -> dict[str, tuple[ScoreCall, ScoreCall]]:
+    """Return the scores of each attention with angles of 0 and with the model's own.
+
+    The outputs of attentions are held, so that both have the same inputs.
+
+    Args:
+        subject: A subject with a model.
+        rotaries: The modules that make angles. Without any, all tokens have position 0 in place of
+            theirs.
+        positions: Positions [B, N]; by default 0, 1, 2, ...
+    """
     model = subject.model
-    ids = subject.draw_ids(2, COUNT)
-    calls: list[InterfaceCall] = []
-    outputs: list[Any] = []
-
-    def keep(call: InterfaceCall) -> Any:
-        calls.append(call)
-        outputs.append(call.compute())
-        return outputs[-1]
-
-    with watch_interface(model, keep):
-        subject.logits(ids)
-    still: list[InterfaceCall] = []
-
-    def replay(call: InterfaceCall) -> Any:
-        still.append(call)
-        return outputs[len(still) - 1]
-
-    with watch_interface(model, replay), neutralized(model, rotaries):
-        subject.logits(ids)
+    ids = subject.draw_ids(2, COUNT) if positions is None else subject.draw_ids(1, COUNT)
+    own = {} if positions is None else {"positions": positions}
+    if positions is not None:
+        ids = ids.expand(positions.shape)
+    modules = find_scoring(model, lambda: subject.logits(ids[:, :4]))
+    with keeping(modules) as outputs, record_scores(model) as on:
+        subject.logits(ids, **own)
+    with holding(outputs), record_scores(model) as off:
+        if rotaries:
+            with neutralized(model, rotaries):
+                subject.logits(ids, **own)
+        else:
+            subject.logits(ids, positions=torch.zeros_like(ids))
     names = {module: path for path, module in model.named_modules()}
+    turns: dict[str, tuple[ScoreCall, ScoreCall]] = {}
+    for before, after in zip(off, on, strict=False):
+        if before.module is after.module and before.q.shape == after.q.shape:
+            turns.setdefault(names[after.module], (before, after))
+    return turns
+
+
+def find_turnings(subject: AuditSubject, rotaries: Sequence[RotaryModule]) -> dict[str, Turning]:
+    """Return which channels each attention turns, where that can be measured."""
     widths = sorted({width for rotary in rotaries for width in rotary.widths})
-    turnings = []
-    try:
-        for on, off in zip(calls, still, strict=True):
+    turnings = {}
+    for path, (before, after) in record_turns(subject, rotaries).items():
+        try:
             channels = []
-            for before, after in ((off.q, on.q), (off.k, on.k)):
-                rotation = fit_rotation(before, after, widths)
+            for off, on in ((before.q, after.q), (before.k, after.k)):
+                rotation = fit_rotation(off, on, widths or list_widths(on))
                 channels.append(None if rotation is None else rotation.channels)
-            turnings.append(Turning(names[on.module], *channels))
-    except (OptionError, ValueError):
-        return None
+            turnings[path] = Turning(path, *channels)
+        except (OptionError, ValueError):
+            continue
     return turnings
+
+
+def list_widths(heads: Tensor) -> list[int]:
+    """List numbers of channels that may turn of heads [B, H, N, K]."""
+    width = heads.shape[-1]
+    return sorted({width, width // 2 // 2 * 2, width // 4 // 2 * 2, 3 * width // 4 // 2 * 2} - {0})
 
 
 def check_turnings(
@@ -567,11 +690,9 @@ def check_turnings(
 ) -> RotaryFault | None:
     """Compare how attentions turn queries and keys with the installed class."""
     turnings = find_turnings(subject, rotaries)
-    if not turnings:
-        return None
-    expected = None if twin is None else find_turnings(twin, rotaries)
-    for number, turning in enumerate(turnings):
-        other = expected[number] if expected and len(expected) == len(turnings) else None
+    expected = {} if twin is None or not turnings else find_turnings(twin, rotaries)
+    for path, turning in turnings.items():
+        other = expected.get(path)
         queries, keys = turning.queries, turning.keys
         is_other = other is not None and turning != other
         if (queries is None) != (keys is None) and (other is None or is_other):
@@ -586,6 +707,77 @@ def check_turnings(
     return None
 
 
+def check_applied(
+    subject: AuditSubject, notes: list[str]
+) -> tuple[float, float, RotaryFault | None]:
+    """Compare what attentions apply with the configuration, where no module makes angles.
+
+    Raises:
+        NotAskedError: No attention turns queries by given positions.
+    """
+    missing = "no module of the model makes angles"
+    if subject.model is None or "positions" not in subject.options:
+        raise NotAskedError(missing)
+    model = subject.model
+    config = model.config.get_text_config()
+    fault = check_turnings(subject, None, ())
+    if fault is not None:
+        return fault.error, fault.bound, fault
+    # A pass computes all layers, so that a large model is asked at fewer positions.
+    size = sum(parameter.numel() for parameter in model.parameters())
+    count = (2**15 if size < 2**23 else 2**12) // COUNT * COUNT
+    worst, is_turned = (0.0, 1.0), False
+    tables: dict[str, list[Tensor]] = {}
+    layouts: dict[str, OwnRotation] = {}
+    for path, (before, after) in record_turns(subject, ()).items():
+        try:
+            rotation = fit_rotation(before.q, after.q, list_widths(after.q))
+        except OptionError:
+            continue
+        if rotation is not None:
+            layouts[path] = rotation
+    if not layouts:
+        raise NotAskedError(missing)
+    rows = torch.arange(count).view(-1, COUNT)
+    for part in rows.split(128):
+        for path, (before, after) in record_turns(subject, (), part).items():
+            if path in layouts:
+                channels = layouts[path].channels
+                off, on = (to_pairs(one.q, channels) for one in (before, after))
+                power = off.abs().square().sum(1).clamp(min=1e-30)
+                tables.setdefault(path, []).append(((on * off.conj()).sum(1) / power).flatten(0, 1))
+    for path, rotation in layouts.items():
+        table = torch.cat(tables[path])
+        measured = follow_angles(table[list(PLACES)].angle(), PLACES)
+        configured = read_configured(config, None, measured)
+        if configured is None or configured.kind in FIXED_LENGTH:
+            notes.append(f"{path}: {rotation.channels} turn, by no configured rule")
+            continue
+        is_turned = True
+        frequencies, factor = configured.compute()
+        compared = RotaryTable(table, frequencies, factor, torch.float32, 1e-3)
+        error, bound, since = compared.compare()
+        if since is not None:
+            cause, explanation = _explain(measured, configured, compared, since, config)
+            return error, bound, RotaryFault(path, error, bound, since, cause, explanation)
+        worst = max(worst, (error, bound), key=lambda pair: pair[0] / pair[1])
+    if not is_turned:
+        raise NotAskedError("the configuration names no rotation")
+    notes.append(f"rotary: no module makes angles; queries were measured at {count:,} positions")
+    return *worst, None
+
+
+def check_cast(call: RotaryCall, subject: AuditSubject) -> str | None:
+    """Return a note if a cast of the model to bfloat16 rounds its frequencies."""
+    if next(subject.model.parameters()).dtype != torch.float32:
+        return None
+    half = copy.deepcopy(subject.model).to(torch.bfloat16)
+    before, after = (measure_frequencies(call, model)[0] for model in (subject.model, half))
+    if _is_same(after, before, 1e-4):
+        return None
+    return ".to(bfloat16) rounds the frequencies; load the model with dtype=torch.bfloat16 instead"
+
+
 def check_rotations(
     subject: AuditSubject, twin: AuditSubject | None, notes: list[str]
 ) -> tuple[float, float, RotaryFault | None]:
@@ -597,7 +789,10 @@ def check_rotations(
     Raises:
         NotAskedError: The model has no rotation that can be called alone.
     """
-    calls = record_calls(subject)
+    try:
+        calls = record_calls(subject)
+    except NotAskedError:
+        return check_applied(subject, notes)
     worst, refusals = (0.0, 1.0), []
     for call in calls:
         try:
@@ -614,6 +809,9 @@ def check_rotations(
     fault = check_turnings(subject, twin, list({call.rotary for call in calls}))
     if fault is not None:
         return fault.error, fault.bound, fault
-    if len(refusals) == len(calls):
+    if refusals:
         raise NotAskedError(refusals[0])
+    note = check_cast(calls[0], subject)
+    if note is not None:
+        notes.append(note)
     return *worst, None

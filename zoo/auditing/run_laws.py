@@ -17,6 +17,7 @@ from zoo.auditing.causes import (
     do_rows_touch,
     find_explanation,
     find_ignoring_backend,
+    find_later_tokens,
     find_other_keys,
     is_kept_by_another_backend,
 )
@@ -29,7 +30,9 @@ from zoo.auditing.comparisons import (
     compare_future,
     compare_packing,
     compare_padding,
+    compare_past_original,
     compare_shift,
+    follows_length,
     list_shifts,
     shift_text,
 )
@@ -39,6 +42,7 @@ from zoo.auditing.model_laws import (
     check_packed_gradients,
     check_windows,
     compare_backends,
+    compare_packed_gradients,
     compare_reference,
     compute_saved,
     measure_half_precision,
@@ -46,6 +50,7 @@ from zoo.auditing.model_laws import (
 from zoo.auditing.places import find_place
 from zoo.auditing.rotations import check_rotations
 from zoo.auditing.subject import (
+    REFUSALS,
     AuditSubject,
     NotAskedError,
     copy_in_float64,
@@ -123,7 +128,8 @@ class Auditor:
         try:
             double = self.subject.with_model(copy_in_float64(self.subject.model))
             double.logits(double.draw_ids(1, 4))
-        except Exception:  # whatever a model refuses in float64
+        except REFUSALS as refusal:
+            self.notes.append(f"no copy in float64: {describe_refusal(refusal)}")
             return None
         return double
 
@@ -179,10 +185,17 @@ class Auditor:
             limit = self.bound if bound is None else bound(comparison)
             try:
                 error = self.measure(self.subject, comparison)
-            except NotAskedError:
-                raise
-            except Exception as refusal:  # models refuse in any way
-                refusals.append(f"{comparison.way}: {describe_refusal(refusal)}")
+            except NotAskedError as refusal:
+                if not comparison.is_optional:
+                    raise
+                self.notes.append(f"{comparison.way}: {refusal}")
+                continue
+            except REFUSALS as refusal:
+                sentence = f"{comparison.way}: {describe_refusal(refusal)}"
+                if comparison.is_optional:
+                    self.notes.append(sentence)
+                else:
+                    refusals.append(sentence)
                 continue
             count += 1
             if error > limit and self.is_rounding(comparison):
@@ -195,6 +208,9 @@ class Auditor:
                 break
         if not count:
             raise NotAskedError(refusals[0] if refusals else "nothing to compare")
+        if refusals and not broken:
+            # A way that crashes keeps nothing.
+            raise NotAskedError(f"could be asked in part only: {refusals[0]}")
         self.notes += refusals
         worst.broken = broken
         return worst
@@ -205,7 +221,7 @@ class Auditor:
             return False
         try:
             return self.measure(self.double, comparison) <= EXACT
-        except Exception:  # whatever a model refuses in float64
+        except REFUSALS:
             return False
 
     def measure(self, subject: AuditSubject, comparison: ModelComparison) -> float:
@@ -270,6 +286,15 @@ def ask_packing(auditor: Auditor) -> LawFinding:
         if error > EXACT:
             cause = "in training mode, gradients flow from one packed text to another one"
             return LawFinding(error, EXACT, cause=cause, explanation="gradients_mix")
+        subject, bound = auditor.subject, 10 * auditor.bound
+        error, name = compare_packed_gradients(subject, next(iter(findings)), bound)
+        if error > bound and auditor.double is not None:
+            subject, bound = auditor.double, 10 * EXACT
+            error, name = compare_packed_gradients(subject, next(iter(findings)), bound)
+        if error > bound and name is not None:
+            cause = f"in training mode, the gradient of {name} is another one for a packed text"
+            module = name.rpartition(".")[0]
+            return LawFinding(error, bound, None, None, module, cause, "gradients_mix")
     return worst
 
 
@@ -287,7 +312,7 @@ def ask_shift(auditor: Auditor) -> LawFinding:
         comparison = shift_text(ids, shift)
         try:
             error = auditor.measure(subject, comparison)
-        except Exception as refusal:  # models refuse in any way
+        except REFUSALS as refusal:
             raise NotAskedError(describe_refusal(refusal)) from refusal
         if error > find_bound(comparison):
             raise NotAskedError(f"positions are not relative: a shift by {shift} changes logits")
@@ -343,7 +368,7 @@ def ask_window(auditor: Auditor) -> LawFinding:
     """Ask `window`."""
     # Gradients are exact zeros in any precision, but vanish in none of float64.
     subject = auditor.double or auditor.subject
-    fault = check_windows(subject)
+    fault = check_windows(subject, auditor.notes)
     if fault is None:
         return LawFinding(0.0, 0.5)
     path, since, cause, explanation = fault
@@ -394,6 +419,14 @@ def ask_precision(auditor: Auditor) -> LawFinding:
 
 def ask_long(auditor: Auditor) -> LawFinding:
     """Ask `long`."""
+    change = compare_past_original(auditor.subject)
+    if change is not None:
+        finding = auditor.compare(iter([change]))
+        if finding.is_broken and follows_length(auditor.subject):
+            sentence = "the frequencies follow the length of the text, and cached keys keep theirs"
+            auditor.notes.append(f"{change.way}: {sentence}")
+        elif finding.is_broken:
+            return finding
     error, start = check_long(auditor.subject)
     return LawFinding(error, 0.5, since=start, cause="logits are not finite")
 
@@ -472,6 +505,8 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
         for name, finding in auditor.findings.items():
             if finding.is_broken and subject.model is not None:
                 explain(auditor, name, finding)
+        for finding in auditor.findings.values():
+            adopt_explanation(auditor, finding)
     results = [describe(result, auditor.findings.get(result.law)) for result in results]
     return AuditReport(
         tuple(results),
@@ -489,8 +524,8 @@ def ask_law(auditor: Auditor, name: str, law: AuditLaw) -> LawResult:
         finding = law.ask(auditor)
     except NotAskedError as reason:
         return replace(result, reason=str(reason))
-    except Exception as error:  # models refuse in any way
-        return replace(result, reason=describe_refusal(error))
+    except REFUSALS as error:
+        return replace(result, reason=f"could not be asked: {describe_refusal(error)}")
     auditor.findings[name] = finding
     status: Status = "broken" if finding.is_broken else "kept"
     return replace(result, status=status, error=finding.error, bound=finding.bound)
@@ -535,10 +570,26 @@ def explain(auditor: Auditor, law: str, finding: LawFinding) -> None:
     for broken in finding.broken:
         try:
             explanation = _find_cause(auditor, law, finding, broken)
-        except Exception:  # models refuse in any way, and the place is known
-            continue
+        except (*REFUSALS, NotAskedError):
+            continue  # the place is known
         if explanation is not None:
             finding.explanation, finding.cause = explanation
+            return
+
+
+def adopt_explanation(auditor: Auditor, finding: LawFinding) -> None:
+    """Take the explanation of what was measured in the same module, for lack of another one."""
+    if not finding.is_broken or finding.explanation is not None or finding.module is None:
+        return
+    for law in ("window", "cache", "future"):
+        other = auditor.findings.get(law)
+        if (
+            other is not None
+            and other.is_broken
+            and other.explanation in ("window", "window_in_cache", "keys_in_cache", "mask_causal")
+            and other.module == finding.module
+        ):
+            finding.explanation, finding.cause = other.explanation, other.cause
             return
 
 
@@ -562,13 +613,40 @@ def _find_cause(
             return backends.explanation, backends.cause
     if law in ("batch", "left_padding", "right_padding") and auditor.rows_touch:
         return "rows_touch", "the logits of a row depend on the tokens of other rows"
-    explanation = find_explanation(law, subject, sound, comparison, bound, finding.module)
+    batch = auditor.findings.get("batch")
+    if (
+        law in ("left_padding", "right_padding")
+        and batch is not None
+        and batch.module == finding.module
+        and (batch.explanation or "").startswith("positions_of")
+    ):
+        # Padded rows alone do not tell the first row from another one.
+        return str(batch.explanation), str(batch.cause)
+    explanation = find_explanation(
+        law,
+        subject,
+        sound,
+        comparison,
+        bound,
+        finding.module,
+        may_ignore_positions="positions" in subject.options
+        and not any(
+            auditor.findings[other].is_broken
+            for other in ("future", "batch", "cache", "right_padding", "window")
+            if other in auditor.findings
+        ),
+    )
     if explanation is not None:
         is_by_mask = comparison.way == MASK and len(finding.broken) == 1
         if explanation[0] == "positions_of_documents" and is_by_mask:
             # Restarting positions are followed without a mask.
             return "positions_of_padding", "position ids are ignored where a mask is given"
         return explanation
+    if law == "future" and comparison.scene is not None:
+        later = find_later_tokens(auditor.double or subject, comparison.scene.ids)
+        if later is not None:
+            finding.module = later[0]
+            return later[1:]
     if law == "cache":
         module = find_other_keys(subject, comparison, 10 * bound)
         if module is not None:

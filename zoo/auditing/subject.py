@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,20 @@ from zoo.errors import OptionError
 CACHES = ("cache", "past_key_values", "cache_params", "mems", "state")
 """Names under which models of transformers return what a continuation reads."""
 OPTIONS = ("positions", "attention_mask", "documents")
+
+
+REFUSALS = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    ImportError,
+)
+"""Errors by which models refuse arguments; a refusal is reported with its message."""
 
 
 class NotAskedError(Exception):
@@ -78,11 +92,20 @@ class AuditSubject:
             remedy = "pass zoo.AuditSubject(logits=..., cached=...) with functions of token ids"
             raise OptionError("model", f"{problem}; {remedy}")
         subject = make_subject(model)
-        return replace(subject, options=find_options(subject))
+        options = find_options(subject)
+        if subject.has_unknown_class and "attention_mask" in read_parameters(model):
+            # An unknown class that names a mask promises to follow it.
+            options |= {"attention_mask"}
+        return replace(subject, options=options)
 
     def with_model(self, model: nn.Module) -> AuditSubject:
         """Return the same subject with another model, such as a copy in float64."""
         return replace(make_subject(model), options=self.options, is_causal=self.is_causal)
+
+    @property
+    def has_unknown_class(self) -> bool:
+        """True if no class of transformers is among the bases of the model's class."""
+        return self.model is not None and is_unknown(self.model)
 
     def require(self, *options: str) -> None:
         """Check that `logits` follows keywords.
@@ -103,16 +126,28 @@ class AuditSubject:
         return ids if self.model is None else ids.to(next(self.model.parameters()).device)
 
 
-def make_subject(model: Any) -> AuditSubject:
-    """Return the subject for a model of transformers, with all options."""
-    config = model.config.get_text_config()
-    # A wrapper in a subclass may hand on keywords without naming them.
-    parameters = {
+def is_unknown(model: Any) -> bool:
+    """Return whether no class of transformers is among the bases of a model's class."""
+    return not any(cls.__module__.startswith("transformers.models.") for cls in type(model).__mro__)
+
+
+def read_parameters(model: nn.Module) -> set[str]:
+    """Return the names of the parameters of a model's forward and those of its bases.
+
+    A wrapper in a subclass may hand on keywords without naming them.
+    """
+    return {
         name
         for cls in type(model).__mro__
         if "forward" in vars(cls)
         for name in inspect.signature(vars(cls)["forward"]).parameters
     }
+
+
+def make_subject(model: Any) -> AuditSubject:
+    """Return the subject for a model of transformers, with all options."""
+    config = model.config.get_text_config()
+    parameters = read_parameters(model)
 
     def call(ids: Tensor, options: dict[str, Any]) -> Any:
         arguments = {"input_ids": ids}
@@ -132,13 +167,27 @@ def make_subject(model: Any) -> AuditSubject:
             name, value = cache
             further[name] = value
         output = call(ids, {**options, "further": further})
-        # An alias that is not listed answers, too, but its argument may be swallowed.
-        name = next((key for key in CACHES if key in output.keys()), None)  # noqa: SIM118
-        if name is None or output[name] is None:
+        taken = [name for name in CACHES if name in parameters]
+        if isinstance(output, tuple):
+            name = taken[0] if taken else None
+            state = output[1] if len(output) > 1 else None
+        else:
+            name = next((key for key in CACHES if key in output.keys()), None)  # noqa: SIM118
+            state = None if name is None else output[name]
+            if name not in taken and taken:
+                # The output may have the present name, and the class take the former one: another
+                # name would vanish in its **kwargs.
+                name = taken[0]
+        if name is None or state is None:
             raise NotAskedError("the model returns no cache")
-        return read_logits(output), (name, output[name])
+        return read_logits(output), (name, state)
 
-    is_causal = bool(model.can_generate()) or bool(getattr(config, "is_decoder", False))
+    is_causal = (
+        bool(model.can_generate())
+        or bool(getattr(config, "is_decoder", False))
+        # A cache holds what earlier tokens computed, so that later ones cannot have changed it.
+        or (is_unknown(model) and any(name in parameters for name in CACHES))
+    )
     length = getattr(config, "max_position_embeddings", None)
     return AuditSubject(
         logits=compute_logits,
@@ -154,6 +203,10 @@ def make_subject(model: Any) -> AuditSubject:
 
 def read_logits(output: Any) -> Tensor:
     """Return logits [B, N, V], or last hidden states, of an output of transformers."""
+    if isinstance(output, Tensor) and output.dim() == 3:
+        return output
+    if isinstance(output, tuple):
+        return read_logits(output[0]) if output else read_logits({})
     for key in ("logits", "last_hidden_state"):
         value = output.get(key)
         if isinstance(value, Tensor) and value.dim() == 3:
@@ -182,7 +235,7 @@ def find_options(subject: AuditSubject) -> frozenset[str]:
         ):
             try:
                 output = subject.logits(ids, **given)
-            except Exception:  # a model may refuse in any way
+            except REFUSALS:
                 continue
             if measure_error(output[:, count // 2 :], base[:, count // 2 :]) > 1e-6:
                 accepted.add(option)
@@ -191,6 +244,8 @@ def find_options(subject: AuditSubject) -> frozenset[str]:
 
 def measure_error(logits: Tensor, reference: Tensor) -> float:
     """Return the largest difference relative to the largest absolute value of the reference."""
+    if logits.is_complex() or reference.is_complex():
+        logits, reference = (torch.view_as_real(one + 0j) for one in (logits, reference))
     logits, reference = logits.detach().double(), reference.detach().double()
     scale = reference.abs().max().clamp(min=1e-30)
     error = float((logits - reference).abs().max() / scale)
@@ -206,6 +261,32 @@ def copy_in_float64(model: Any) -> nn.Module:
             # Grouped products of experts refuse float64.
             config._experts_implementation_internal = "eager"
     return double
+
+
+@contextmanager
+def leaf_embeddings(subject: AuditSubject) -> Iterator[list[Tensor]]:
+    """Make what embeds token ids return leaves for gradients; yield them, one for each call.
+
+    The embedding is found by what it receives, since a class may not name it.
+    """
+    states: list[Tensor] = []
+    tables: list[nn.Module] = []
+    embeddings = [one for one in subject.model.modules() if isinstance(one, nn.Embedding)]
+
+    def keep(module: nn.Module, args: Any, output: Tensor) -> Any:
+        # The first table that is read is that of the tokens; others read positions.
+        if tables and tables[0] is not module:
+            return None
+        tables[:] = [module]
+        states.append(output.detach().requires_grad_(True))
+        return states[-1]
+
+    with ExitStack() as stack:
+        for module in embeddings:
+            stack.callback(module.register_forward_hook(keep).remove)
+        yield states
+    if not states:
+        raise NotAskedError("no table embeds the tokens")
 
 
 @contextmanager

@@ -179,7 +179,7 @@ def fit_rotation(off: Tensor, on: Tensor, widths: Sequence[int]) -> OwnRotation 
             continue
         for halves in (True, False):
             channels = TurnedChannels(start, stop, halves)
-            before, after = (_to_pairs(heads, channels) for heads in (off, on))
+            before, after = (to_pairs(heads, channels) for heads in (off, on))
             power = before.abs().square().sum((0, 1)).clamp(min=1e-30)
             turns = (after * before.conj()).sum((0, 1)) / power  # [N, R/2]
             error = float((before * turns - after).abs().max() / after.abs().max())
@@ -217,7 +217,7 @@ def is_rotation_in_other_axes(off: Tensor, on: Tensor, width: int) -> bool:
     channels = TurnedChannels(0, width, halves=True)
     # Texts are the equations of each head, token and pair: [H, N, pairs, B, 2].
     rows, targets = (
-        torch.view_as_real(_to_pairs(heads, channels)).permute(1, 2, 3, 0, 4) for heads in (off, on)
+        torch.view_as_real(to_pairs(heads, channels)).permute(1, 2, 3, 0, 4) for heads in (off, on)
     )
     maps = torch.linalg.lstsq(rows, targets).solution  # [H, N, pairs, 2, 2]
     cosines = maps.diagonal(dim1=-2, dim2=-1).sum(-1) / 2
@@ -230,7 +230,7 @@ def is_rotation_in_other_axes(off: Tensor, on: Tensor, width: int) -> bool:
     return is_rotation and float(angles.max()) > tolerance
 
 
-def _to_pairs(heads: Tensor, channels: TurnedChannels) -> Tensor:
+def to_pairs(heads: Tensor, channels: TurnedChannels) -> Tensor:
     """Return the rotated channels of heads [B, H, N, K] as complex numbers [B, H, N, R/2]."""
     turned = heads[..., channels.start : channels.stop].double().cpu()
     if channels.halves:
