@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.auditing.subject import AuditSubject, NotAskedError
+from zoo.auditing.subject import CACHES, AuditSubject, NotAskedError, read_parameters
 from zoo.integrations.rope_parameters import FIXED_LENGTH
 
 LENGTH = 24  # tokens of a text
@@ -278,7 +278,8 @@ def _compute_static(subject: AuditSubject, ids: Tensor) -> Tensor:
 
     assert subject.cached is not None
     cache: Any = StaticCache(config=subject.model.config, max_cache_len=LENGTH + 5)
-    outputs, state, start = [], ("past_key_values", cache), 0
+    taken = read_parameters(subject.model)
+    outputs, state, start = [], (next(name for name in CACHES if name in taken), cache), 0
     for count in PARTS:
         logits, state = subject.cached(ids[:, start : start + count], state)
         outputs.append(logits)
