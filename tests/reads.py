@@ -9,23 +9,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from waiting import find_wait
 
 import zoo
 
 PACKAGE = Path(zoo.__file__).parent
 OPTIMIZERS = Path(torch.optim.__file__).parent
-READS = (
-    "_local_scalar_dense",
-    "nonzero",
-    "is_nonzero",
-    "masked_select",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "equal.",
-    "repeat_interleave.Tensor",
-)
-"""Operations that give the host a number, or a size that depends on numbers."""
 
 
 class Waits(TorchDispatchMode):
@@ -59,11 +48,7 @@ class Waits(TorchDispatchMode):
         self.found.add((found.as_posix(), name))
 
     def __torch_dispatch__(self, call, types, args=(), kwargs=None):
-        name = str(call).removeprefix("aten.")
-        by_mask = name.startswith(("index.", "index_put")) and any(
-            one is not None and one.dtype == torch.bool for one in args[1]
-        )
-        if by_mask or name.startswith(READS):
+        if find_wait(call, args):
             self.note()
         return call(*args, **(kwargs or {}))
 

@@ -49,8 +49,8 @@ DATA = {
         "data.size=32",
         "data.workers=0",
         "trainer.precision=32-true",
-        "model.dim=96",
-        "model.heads=3",
+        "model.dim=64",
+        "model.heads=4",
     ],
     "image_masks": [
         "data.path=made",
@@ -59,8 +59,8 @@ DATA = {
         "data.size=32",
         "data.workers=0",
         "trainer.precision=32-true",
-        "model.dim=96",
-        "model.heads=3",
+        "model.dim=64",
+        "model.heads=4",
     ],
     "marker_offset": ["data.test=50", "data.val=50", "data.length=16"],
     "text_table": [

@@ -61,6 +61,7 @@ from torch.nn.attention.flex_attention import AuxOutput, flex_attention  # noqa:
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
+from waiting import find_wait  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -73,8 +74,6 @@ READS = {
     Tensor.__index__: 0,
 }
 """Reads of numbers on the device, and what they are answered with."""
-VALUE_SIZED = ("aten.nonzero", "aten.masked_select", "aten._unique2", "aten.unique_consecutive")
-"""Operations whose result has a size that depends on numbers on the device."""
 
 
 def find_line() -> str:
@@ -206,19 +205,48 @@ def compile_nothing(function: Any, **options: Any) -> Any:
     return attend_flex if function is flex_attention else function
 
 
+class Arrivals:
+    """Copies from the device that nothing has waited for, by the storage on the host."""
+
+    def __init__(self, waits: set[str]) -> None:
+        self.waits = waits
+        self.pending: dict[int, int] = {}  # with the number of operations before each copy
+        self.kept: list[Tensor] = []  # so that no other storage gets the same key
+
+    def add(self, copy: Tensor, count: int) -> None:
+        """Note a copy that the device has been given after `count` operations."""
+        self.pending[copy.untyped_storage()._cdata] = count
+        self.kept.append(copy)
+
+    def complete(self, count: int) -> None:
+        """Forget the copies among the first `count` operations."""
+        self.pending = {key: one for key, one in self.pending.items() if one > count}
+
+    def check(self, tensors: list[Tensor]) -> None:
+        """Note a read of a tensor on the host that may not have arrived."""
+        here = [one for one in tensors if one.device.type == "cpu"]
+        if any(one.untyped_storage()._cdata in self.pending for one in here):
+            self.waits.add(f"early read of a copy in {find_line()}")
+
+
 class Reads(TorchFunctionMode):
     """Answer reads of numbers on the device, and note them."""
 
-    def __init__(self, waits: set[str]) -> None:
+    def __init__(self, waits: set[str], arrivals: Arrivals) -> None:
         super().__init__()
         # A check that raises if a number is wrong may compare it in either way.
         self.waits, self.truths = waits, itertools.cycle([True, False])
+        self.arrivals = arrivals
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if args and isinstance(args[0], FakeTensor):
-            # a copy on the host, which nothing waits for here, of a flag that is not set
+            # a copy on the host, of a flag that is not set
             if func in READS and args[0].device.type == "cpu":
+                self.arrivals.check([args[0]])
                 return type(READS[func])()
+            if func is Tensor.__bool__ and args[0].device.type == "cpu":
+                self.arrivals.check([args[0]])
+                return False
             if func in READS or func is Tensor.__bool__:
                 self.waits.add(f"{func.__name__} in {find_line()}")
                 return next(self.truths) if func is Tensor.__bool__ else READS[func]
@@ -232,9 +260,10 @@ class Reads(TorchFunctionMode):
 class Operations(TorchDispatchMode):
     """Make fakes of tensors on the device, and note copies and sizes that wait for it."""
 
-    def __init__(self, waits: set[str], fakes: FakeTensorMode) -> None:
+    def __init__(self, waits: set[str], fakes: FakeTensorMode, arrivals: Arrivals) -> None:
         super().__init__()
         self.waits, self.fakes, self.count = waits, fakes, 0
+        self.arrivals = arrivals
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -249,11 +278,11 @@ class Operations(TorchDispatchMode):
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         is_there = any(isinstance(one, FakeTensor) for one in tensors)
         is_made = device is not None and torch.device(device).type == "cuda"
-        if is_there and name.startswith(VALUE_SIZED):
-            self.waits.add(f"{name} in {find_line()}")
-        indices = args[1] if is_there and name.startswith("aten.index.") else ()
-        if any(one is not None and one.dtype == torch.bool for one in indices):
-            self.waits.add(f"index by a mask in {find_line()}")
+        on_device = any(
+            isinstance(one, FakeTensor) and one.fake_device.type == "cuda" for one in tensors
+        )
+        if on_device and (reason := find_wait(func, args)):
+            self.waits.add(f"{name}, which {reason}, in {find_line()}")
         self.count += is_there
         if is_there or is_made:
             out = self.fakes.dispatch(func, types, args, kwargs)
@@ -262,24 +291,52 @@ class Operations(TorchDispatchMode):
         # _to_copy(source), copy_(target, source)
         if name.startswith(("aten._to_copy", "aten.copy_")):
             source = tensors[-1 if name.startswith("aten.copy_") else 0]
-            if source.device.type != out.device.type and not kwargs.get("non_blocking"):
-                ways = f"{source.device.type} to {out.device.type}"
-                self.waits.add(f"copy {ways} in {find_line()}")
+            if source.device.type != out.device.type:
+                self.note_copy(source, out, is_blocking=not find_non_blocking(func, args, kwargs))
+        elif self.arrivals.pending and not is_view(func):
+            self.arrivals.check(tensors)
         return out
+
+    def note_copy(self, source: Tensor, out: Tensor, *, is_blocking: bool) -> None:
+        """Note a copy that waits, and remember one to the host that does not."""
+        if is_blocking:
+            ways = f"{source.device.type} to {out.device.type}"
+            self.waits.add(f"copy {ways} in {find_line()}")
+        elif out.device.type == "cpu":
+            self.arrivals.add(out, self.count)
+
+
+def find_non_blocking(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return the argument `non_blocking` of a copy, given by name or by position."""
+    if "non_blocking" in kwargs:
+        return bool(kwargs["non_blocking"])
+    names = [one.name for one in func._schema.arguments]
+    place = names.index("non_blocking")
+    return len(args) > place and bool(args[place])
+
+
+def is_view(func: Any) -> bool:
+    """Return whether an operation reads no numbers: its result shares memory with its input."""
+    return any(
+        one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns
+    )
 
 
 class Moment:
     """Stand in for torch.cuda.Event; a wait for the last operation of the device is noted."""
 
-    def __init__(self, operations: Operations) -> None:
-        self.operations = operations
+    def __init__(self, operations: Operations, *args: Any, **options: Any) -> None:
+        self.operations, self.count = operations, 0
 
-    def record(self) -> None:
+    def record(self, stream: Any = None) -> None:
+        """Remember the operations so far."""
         self.count = self.operations.count
 
     def synchronize(self) -> None:
+        """Wait for these operations."""
         if self.operations.count == self.count:
             self.operations.waits.add(f"synchronize in {find_line()}")
+        self.operations.arrivals.complete(self.count)
 
 
 @contextlib.contextmanager
@@ -300,10 +357,17 @@ def missing_device() -> Iterator[set[str]]:
         torch._C._set_only_lift_cpu_tensors(True)
         # The modes below hold for one thread, and so must the backward pass.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        operations = Operations(waits, FakeTensorMode(allow_non_fake_inputs=True))
+        arrivals = Arrivals(waits)
+        operations = Operations(waits, FakeTensorMode(allow_non_fake_inputs=True), arrivals)
+
+        def wait_for_all(device: Any = None) -> None:
+            waits.add(f"torch.cuda.synchronize in {find_line()}")
+            arrivals.complete(operations.count)
+
+        stack.enter_context(mock.patch("torch.cuda.synchronize", wait_for_all))
         stack.enter_context(mock.patch("torch.cuda.Event", partial(Moment, operations)))
         stack.enter_context(operations)
-        stack.enter_context(Reads(waits))
+        stack.enter_context(Reads(waits, arrivals))
         yield waits
 
 

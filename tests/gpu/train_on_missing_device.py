@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -118,10 +118,57 @@ class AllPairs(zoo.Encoding):
         return call.replace(v=call.v + table.exp().mean(-1)[..., None].to(call.v.dtype))
 
 
-PLANTED = {
+def assign_by_mask(x: Tensor) -> Tensor:
+    """Assign numbers of the device where a mask is true."""
+    out = x.clone()
+    out[out > 0] = x.flatten()[:1]
+    return out
+
+
+def read_early(x: Tensor) -> Tensor:
+    """Read a copy without waiting for it."""
+    return x * x.amax().to("cpu", non_blocking=True).item()
+
+
+def synchronize(x: Tensor) -> Tensor:
+    """Wait for all that the device was given."""
+    torch.cuda.synchronize()
+    return x
+
+
+WAITS = {
+    "truth": lambda x: x if x.amax() > 0 else -x,
+    "list": lambda x: x * torch.tensor([1.0, 1.0], device=x.device).sum(),
+    "nonzero": lambda x: x + x.flatten().nonzero().sum(),
+    "unique": lambda x: x + x.unique().sum(),
+    "mask": lambda x: x + x[x > 0].mean(),
+    "inv": lambda x: x * torch.linalg.inv(torch.eye(2, device=x.device))[0, 0],
+    "solve": lambda x: x * torch.linalg.solve(*torch.ones(2, 2, 2, device=x.device))[0, 0],
+    "cholesky": lambda x: x * torch.linalg.cholesky(torch.eye(2, device=x.device))[0, 0],
+    "svd": lambda x: x * torch.linalg.svdvals(torch.eye(2, device=x.device))[0],
+    "eigh": lambda x: x * torch.linalg.eigh(torch.eye(2, device=x.device))[0][0],
+    "matrix_exp": lambda x: x * torch.linalg.matrix_exp(torch.eye(2, device=x.device))[0, 0],
+    "assignment": assign_by_mask,
+    "early read": read_early,
+    "synchronize": synchronize,
+}
+"""Functions of queries that make the host wait, or read a number too early."""
+
+
+def plant(change: Callable[[Tensor], Tensor]) -> type[zoo.Encoding]:
+    """Return an encoding that changes queries by a function."""
+
+    class Planted(zoo.Encoding):
+        def modify(self, call):
+            return call.replace(q=change(call.q))
+
+    return Planted
+
+
+PLANTED: dict[str, type[zoo.Encoding]] = {
     cls.__name__: cls
     for cls in (HostTensor, HostTensorInBias, ReadsNumber, CopiesGradient, OtherDtype, AllPairs)
-}
+} | {name: plant(change) for name, change in WAITS.items()}
 
 
 BACKENDS = ("reference", "chunked", "sdpa", "flex")

@@ -29,6 +29,7 @@ from zoo.encodings.common.matrix_exp import (
     split_channels,
 )
 from zoo.encodings.common.rotation import angle_gradient, cos_sin, multiply_pairs
+from zoo.encodings.common.skew_jacobi import WIDEST, decompose_skew
 
 # Channels of a merged product: 8 have more overhead, and with 64 most factors are zeros.
 MERGED_WIDTH = 16
@@ -214,10 +215,11 @@ def skew_part(generators: Tensor) -> Tensor:
 def cayley_basis(skew: Tensor) -> Tensor:
     """Return the transpose of (I - S) (I + S)^-1 for skew-symmetric S [G, K, K]."""
     one = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
+    # Without error codes, which a GPU's host would wait for: I - S is never singular.
     # torch's solve drops the tangent of its factors where the gradient is followed forward.
     if is_transformed(skew):
-        return torch.linalg.inv(one - skew) @ (one + skew)
-    return torch.linalg.solve(one - skew, one + skew)
+        return torch.linalg.inv_ex(one - skew).inverse @ (one + skew)
+    return torch.linalg.solve_ex(one - skew, one + skew).result
 
 
 def fourier_basis(size: int, like: Tensor) -> Tensor:
@@ -275,10 +277,13 @@ def split_blocks(merged: Tensor, shape: torch.Size) -> Tensor:
 def spectrum(skew: Tensor) -> tuple[Tensor, Tensor]:
     """Return frequencies w [..., b/2] and basis Q [..., b, b] of skew matrices [..., b, b].
 
-    The decomposition and its results are in float64. The null space of a nearly singular matrix is
-    split into planes by a fixed generic matrix, and the basis is then orthogonalized up to
-    rounding.
+    The decomposition and its results are in float64. With `eigh`, the null space of a nearly
+    singular matrix is split into planes by a fixed generic matrix, and the basis is then
+    orthogonalized up to rounding. Off the CPU, where a host would wait for `eigh`, matrices of up
+    to `WIDEST` channels are decomposed by `decompose_skew`.
     """
+    if skew.device.type != "cpu" and skew.shape[-1] <= WIDEST:
+        return decompose_skew(skew)
     # i S is Hermitian. Its eigenvalues ascend: negative frequencies, then the same ones positive.
     hermitian, half = 1j * skew.double(), skew.shape[-1] // 2
     values, vectors = torch.linalg.eigh(hermitian)
