@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zoo.diagnosis.page import diagnosis_page
 from zoo.diagnosis.report import (
     Attended,
     Control,
@@ -18,6 +17,7 @@ from zoo.diagnosis.report import (
     Sample,
     SegmentedImage,
 )
+from zoo.reporting import render
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
 
 HOSTILE = (
@@ -406,7 +406,7 @@ def large(layers=12, heads=12, side=14, samples=4):
 @contextmanager
 def draw_panels_once():
     """Draw equal panels once: pages of tests have most of theirs in common."""
-    draw_panel, drawings = diagnosis_page.draw_for_page, {}
+    draw_panel, drawings = render.draw_for_page, {}
 
     def draw_once(panel):
         key = pickle.dumps(panel)
@@ -415,5 +415,5 @@ def draw_panels_once():
         return drawings[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diagnosis_page, "draw_for_page", draw_once)
+        patch.setattr(render, "draw_for_page", draw_once)
         yield

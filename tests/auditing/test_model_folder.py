@@ -43,7 +43,7 @@ def test_a_broken_law_ends_with_1(folder, capsys, monkeypatch):
     [
         (["nowhere"], 2, "no such folder"),
         (["model", "laws=[cach]"], 2, "did you mean cache"),
-        (["model", "out=audit.txt"], 2, "does not end in .json"),
+        (["model", "out=audit.txt"], 2, "ends neither in .json nor in .html"),
         (["model", "size=tiny"], 2, "small"),
         (["damaged"], 5, "holds no model that loads"),
     ],

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo.auditing.audit_figures import AuditFigures
 from zoo.errors import OptionError, ZooError
+from zoo.packages import explain_imports
 from zoo.reporting.numbers import finite
 from zoo.reporting.tables import format_markdown
-from zoo.utils import write_json
+from zoo.utils import write_file, write_json
 
+ENDINGS = (".json", ".html")
+"""Endings of files for a report."""
 Status = Literal["kept", "broken", "not asked"]
 
 EXPLANATIONS: Mapping[str, str] = {
@@ -102,6 +107,7 @@ class AuditReport:
         model: What was audited.
         versions: {package: version}.
         seconds: Duration of the audit.
+        figures: Measurements that the page shows.
     """
 
     results: tuple[LawResult, ...]
@@ -109,6 +115,7 @@ class AuditReport:
     model: str
     versions: Mapping[str, str]
     seconds: float
+    figures: AuditFigures = field(default_factory=AuditFigures)
 
     @property
     def is_sound(self) -> bool:
@@ -143,7 +150,7 @@ class AuditReport:
         table = format_markdown(titles, rows, ("law", "status", "remark"))
         notes = [f"Note: {note}" for note in self.notes]
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        head = f"{self.model} ({versions}), {self.seconds:.0f} s"
+        head = f"{self.model}{f' ({versions})' if versions else ''}, {self.seconds:.0f} s"
         return "\n\n".join([head, table, *notes])
 
     def __str__(self) -> str:
@@ -159,18 +166,36 @@ class AuditReport:
             "notes": list(self.notes),
             "versions": dict(self.versions),
             "seconds": self.seconds,
+            "figures": asdict(self.figures),
         }
 
     def save(self, path: str | Path) -> None:
         """Write the report.
 
         Args:
-            path: A file that ends in .json.
+            path: A file that ends in .json or .html.
 
         Raises:
             OptionError: The ending is another one.
+            ZooError: A page is written, and a package that draws it is not installed.
         """
         path = Path(path)
-        if path.suffix != ".json":
-            raise OptionError("out", f"{path.name} does not end in .json")
-        write_json(finite(self.to_dict()), path)
+        check_ending(path)
+        if path.suffix == ".json":
+            write_json(finite(self.to_dict()), path)
+            return
+        with explain_imports():
+            from zoo.auditing.audit_page import render_audit
+
+            page = render_audit(self)
+        write_file(io.BytesIO(page.encode()), path)
+
+
+def check_ending(path: str | Path) -> None:
+    """Check the name of a file for a report.
+
+    Raises:
+        OptionError: It ends neither in .json nor in .html.
+    """
+    if Path(path).suffix not in ENDINGS:
+        raise OptionError("out", f"{Path(path).name} ends neither in .json nor in .html")

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from zoo.auditing.audit_figures import measure_figures
 from zoo.auditing.audit_report import EXPLANATIONS, AuditReport, LawResult, Status
 from zoo.auditing.causes import (
     do_rows_touch,
@@ -507,6 +508,9 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
                 explain(auditor, name, finding)
         for finding in auditor.findings.values():
             adopt_explanation(auditor, finding)
+        figures = measure_figures(
+            auditor.subject, auditor.twin, auditor.bound, ANGLES, set(auditor.findings)
+        )
     results = [describe(result, auditor.findings.get(result.law)) for result in results]
     return AuditReport(
         tuple(results),
@@ -514,6 +518,7 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
         subject.name,
         {name: version(name) for name in ("torch", "transformers")},
         time.perf_counter() - start,
+        figures,
     )
 
 

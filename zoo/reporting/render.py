@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import vl_convert
 from markupsafe import Markup, escape
@@ -34,6 +35,36 @@ class Drawing:
     scale: tuple[str, str, str, str] | None = None
     data: str = "{}"
     axes: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class TitledDrawing:
+    """A drawing with the title of its panel."""
+
+    title: str
+    drawing: Drawing
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts with a common caption."""
+
+    caption: str
+    panels: list[TitledDrawing]
+    columns: int | None
+
+
+def draw_figures(panels: Sequence[Panel], columns: int | None = None) -> list[Figure]:
+    """Return the figures of panels. Consecutive panels with one caption share a figure.
+
+    Args:
+        panels: The panels.
+        columns: Number of charts in a row; None for as many as fit.
+    """
+    return [
+        Figure(caption, [TitledDrawing(one.title, draw_for_page(one)) for one in group], columns)
+        for caption, group in groupby(panels, lambda panel: panel.full_caption)
+    ]
 
 
 def draw_for_page(panel: Panel) -> Drawing:

@@ -13,6 +13,7 @@ from zoo.reporting.tables import disarm_tags, format_markdown
 from zoo.utils import escape_strings, write_file
 
 if TYPE_CHECKING:
+    from zoo.reporting.panel import Panel
     from zoo.reporting.style import Chart
 
 TEMPLATE = "reporting/templates/report.html"
@@ -45,6 +46,7 @@ class ReportSection:
         sentences: Sentences below the table, a line each.
         items: Items of a list at its end.
         links: {text of a first cell: address of the page that it links to}.
+        panels: Charts below its table, which pages have and Markdown has not.
     """
 
     key: str
@@ -54,6 +56,7 @@ class ReportSection:
     sentences: Sequence[str] = ()
     items: Sequence[str] = ()
     links: Mapping[str, str] = field(default_factory=dict)
+    panels: Sequence[Panel] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,7 @@ class SectionedReport:
         kind: What it is, such as "suite".
         title: Its title.
         about: Its question.
+        facts: {name: value} of what it is about, which pages have and Markdown has not.
         warnings: What a reader has to know first.
         sections: Its sections, in their order.
         figure: The sentence under the picture of a page; empty without one.
@@ -73,6 +77,7 @@ class SectionedReport:
     kind: str
     title: str
     about: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     sections: Sequence[ReportSection]
     figure: str = ""
@@ -115,6 +120,12 @@ def render_report(
     # jinja takes its time to import
     from zoo.reporting.html import render_page
 
+    figures = {}
+    if any(section.panels for section in report.sections):
+        # the renderer of charts is not needed without any
+        from zoo.reporting.render import draw_figures
+
+        figures = {section.key: draw_figures(section.panels) for section in report.sections}
     return render_page(
         TEMPLATE,
         styles=styles,
@@ -125,6 +136,7 @@ def render_report(
         title=report.title,
         picture="" if picture is None else base64.b64encode(picture).decode(),
         sections=report.sections,
+        drawn=figures,
     )
 
 

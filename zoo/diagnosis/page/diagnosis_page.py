@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from zoo.diagnosis.report import DiagnosedRun, Report
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, render_page
 from zoo.reporting.panel import Curves, Line, LineChart, Panel
-from zoo.reporting.render import Drawing, draw_for_page
+from zoo.reporting.render import Figure, draw_figures
 from zoo.suggestions import join_words
 from zoo.utils import name_file
 
@@ -164,23 +164,6 @@ def _merge_statements(key: str, runs: Sequence[DiagnosedRun]) -> dict[str, str]:
     return texts
 
 
-@dataclass(frozen=True)
-class TitledDrawing:
-    """A drawing with the title of its panel."""
-
-    title: str
-    drawing: Drawing
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Charts with a common caption."""
-
-    caption: str
-    panels: list[TitledDrawing]
-    columns: int | None
-
-
 def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
     """Return the figures of {run: panels}. Consecutive panels with one caption share a figure."""
     # Panels of several runs are matched by title: in one chart, or one per run in columns.
@@ -189,10 +172,7 @@ def build_figures(runs: Mapping[str, Sequence[Panel]]) -> list[Figure]:
     else:
         matched = [_merge(title, found) for title, found in _match(runs)]
         panels, columns = list(chain.from_iterable(matched)), len(runs)
-    return [
-        Figure(caption, [TitledDrawing(one.title, draw_for_page(one)) for one in group], columns)
-        for caption, group in groupby(panels, lambda panel: panel.full_caption)
-    ]
+    return draw_figures(panels, columns)
 
 
 def _match(runs: Mapping[str, Sequence[Panel]]) -> Iterator[tuple[str, dict[str, Panel]]]:
