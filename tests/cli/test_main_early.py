@@ -50,6 +50,7 @@ MISTAKES = [
     ("launch slurm vit_comrope model.dpeth=2", "did you mean model.depth?"),
     ("convert folder too=x", "did you mean to?"),
     ("audit folder lawss=x", "did you mean laws?"),
+    ("audit http://127.0.0.1:9/v1 refernce=x", "did you mean reference?"),
     ("export run to=onnx", "there is no folder to write"),
     ("export run to=onx folder", "did you mean onnx?"),
     ("export run too=onnx folder", "did you mean to?"),

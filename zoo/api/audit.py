@@ -14,6 +14,7 @@ from zoo.packages import explain_imports
 
 if TYPE_CHECKING:
     from zoo.auditing.audit_report import AuditReport
+    from zoo.auditing.model_folder import AuditOptions
 
 
 @guard
@@ -24,18 +25,25 @@ def audit(
     size: str | None = None,
     dtype: str | None = None,
     out: str | Path | None = None,
+    model: str | None = None,
+    reference: str | Path | None = None,
+    timeout: float | None = None,
     verbose: bool | None = True,
 ) -> AuditReport:
     """Ask a model the laws of positions: whether padding, caches, packing and shifts change it.
 
     Args:
         subject: A decoder or encoder of transformers, an `AuditSubject` with functions of token
-            ids, or a folder with a model of transformers.
+            ids, a folder with a model of transformers, or the address of a server with a
+            completions interface, as http://HOST/v1.
         laws: Names of laws, as docs/audit.md lists them; by default all.
         size: Of a folder, "small" for the same architecture with few layers and random weights.
             By default the weights are loaded, if there are any.
         dtype: Of a folder, "float32", "bfloat16" or "float16"; by default that of its weights.
-        out: File for the report, which ends in .json.
+        out: File for the report, which ends in .json, or in .html for a page.
+        model: Of a server, the name of the model; by default the only one that it has.
+        reference: Of a server, a folder of transformers with the weights that it should serve.
+        timeout: Of a server, seconds to wait for an answer; by default 60.
         verbose: Print progress to standard error. None leaves logging to the caller.
 
     Returns:
@@ -43,34 +51,83 @@ def audit(
 
     Raises:
         RecipeError: An argument is wrong.
+        DataError: The server is not reached, or gives no log-probabilities.
         CheckpointError: The folder holds no model that loads.
     """
-    from zoo.auditing.model_folder import AuditOptions, check_folder, load_folder
+    from zoo.auditing.model_folder import AuditOptions, check_folder, is_address, load_folder
 
     options = validate_options(
-        AuditOptions, {"laws": laws, "size": size, "dtype": dtype, "out": out}
+        AuditOptions,
+        {
+            "laws": laws,
+            "size": size,
+            "dtype": dtype,
+            "out": out,
+            "model": model,
+            "reference": reference,
+            "timeout": timeout,
+        },
     )
-    is_folder = isinstance(subject, str | os.PathLike)
-    if not is_folder and (size is not None or dtype is not None):
-        problem = "only a folder has a size and a dtype to choose"
-        raise RecipeError(ConfigIssue(ARGUMENT, "size" if size else "dtype", problem))
+    is_folder = isinstance(subject, str | os.PathLike) and not is_address(subject)
+    _refuse_vain_options(options, is_folder=is_folder, is_server=is_address(subject))
     if is_folder:
         check_folder(subject)
-    with explain_imports():
-        from zoo.auditing.run_laws import audit_subject, select_laws
-        from zoo.auditing.subject import AuditSubject
-
+    if options.reference is not None:
+        check_folder(options.reference)
+    if options.out is not None:
+        with explain_imports():
+            from zoo.auditing.audit_report import check_ending
     try:
-        select_laws(options.laws)
-        if options.out is not None and not options.out.endswith(".json"):
-            raise OptionError("out", f"{options.out} does not end in .json")
-        if is_folder:
-            subject = load_folder(subject, options)
-        if not isinstance(subject, AuditSubject):
-            subject = AuditSubject.from_model(subject)
+        if options.out is not None:
+            check_ending(options.out)
+        if is_address(subject):
+            report = _audit_address(subject, options)
+        else:
+            with explain_imports():
+                from zoo.auditing.run_laws import audit_subject, select_laws
+                from zoo.auditing.subject import AuditSubject
+
+            select_laws(options.laws)
+            if is_folder:
+                subject = load_folder(subject, options)
+            if not isinstance(subject, AuditSubject):
+                subject = AuditSubject.from_model(subject)
+            report = audit_subject(subject, options.laws)
     except OptionError as error:
         raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
-    report = audit_subject(subject, options.laws)
     if options.out is not None:
         report.save(options.out)
     return report
+
+
+def _refuse_vain_options(options: AuditOptions, *, is_folder: bool, is_server: bool) -> None:
+    """Refuse options that have no effect on a subject.
+
+    Raises:
+        RecipeError: There are some.
+    """
+    vain = {
+        "only a folder has a size and a dtype to choose": () if is_folder else ("size", "dtype"),
+        "only a server has it": () if is_server else ("model", "reference", "timeout"),
+    }
+    issues = [
+        ConfigIssue(ARGUMENT, key, problem)
+        for problem, keys in vain.items()
+        for key in keys
+        if getattr(options, key) is not None
+    ]
+    if issues:
+        raise RecipeError(*issues)
+
+
+def _audit_address(url: str, options: AuditOptions) -> AuditReport:
+    """Audit the server of an address."""
+    with explain_imports():
+        from zoo.auditing.completions import connect
+        from zoo.auditing.model_folder import load_reference
+        from zoo.auditing.server_laws import audit_server, select_server_laws
+
+        select_server_laws(options.laws)
+        server = connect(url, options.model, options.timeout or 60.0)
+        reference = None if options.reference is None else load_reference(options.reference)
+    return audit_server(server, reference, options.laws)

@@ -29,7 +29,20 @@ class AuditOptions:
     """Dtype of the weights; null: that of the folder."""
 
     out: str | None = None
-    """File for the report, which ends in .json; null: none."""
+    """File for the report, which ends in .json, or in .html for a page; null: none."""
+
+    model: str | None = None
+    """Of a server, the name of the model; null: the only model that it has."""
+
+    reference: str | None = None
+    """Of a server, a folder of transformers with the weights that it should serve; null: none."""
+
+    timeout: float | None = None
+    """Of a server, seconds to wait for an answer; null: 60."""
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not self.timeout > 0:
+            raise OptionError("timeout", "must be larger than 0")
 
 
 SIZES: Mapping[str, int] = {
@@ -47,6 +60,31 @@ SIZES: Mapping[str, int] = {
 }
 """{entry of a configuration: its largest value in a small model}"""
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+
+
+def is_address(subject: object) -> bool:
+    """Return whether a word is the address of a server."""
+    return isinstance(subject, str) and subject.startswith(("http://", "https://"))
+
+
+def load_reference(folder: str | Path) -> tuple[nn.Module, Any]:
+    """Load the model of a folder with its tokenizer.
+
+    Raises:
+        RecipeError: There is no such folder, or no config.json in it.
+        CheckpointError: It holds no model of transformers that loads, or no tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    path = check_folder(folder)
+    if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
+        raise CheckpointError("holds no weights", place=path)
+    model = load_folder(path, AuditOptions())
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise _refuse(path, error) from None
+    return model, tokenizer
 
 
 def check_folder(folder: str | Path) -> Path:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.cli.words import (
     Call,
+    list_audit_packages,
     list_export_packages,
     list_weight_packages,
     read_export,
@@ -339,13 +340,18 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             "ask a model of transformers whether padding, caches, packing and shifts change it",
             example="zoo audit SmolLM2-135M 'laws=[cache,packing]'",
             arguments=[
-                Argument("folder", "FOLDER", "a folder with config.json, with or without weights"),
+                Argument(
+                    "folder",
+                    "FOLDER|URL",
+                    "a folder with config.json, with or without weights, or the address of a "
+                    "server with log-probabilities, as http://HOST/v1",
+                ),
                 Argument("overrides", "key=value", "options", nargs="*"),
             ],
             options="zoo.auditing.model_folder:AuditOptions",
             read=read_folder,
             function="zoo.api.audit:audit",
-            list_packages=lambda known: ("transformers",),
+            list_packages=list_audit_packages,
             computes=True,
         ),
         "list": "zoo.cli.list",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.cli.hints import write_command
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
+from zoo.packages import EXTRAS
 
 if TYPE_CHECKING:
     from zoo.config import Edit
@@ -99,6 +100,16 @@ def list_weight_packages(known: argparse.Namespace) -> tuple[str, ...]:
     if ".safetensors" in suffixes:
         return ("safetensors",)
     return ("gguf",) if ".gguf" in suffixes else ()
+
+
+def list_audit_packages(known: argparse.Namespace) -> tuple[str, ...]:
+    """Return the packages that an audit needs, with those that draw its page if there is one."""
+    from zoo.auditing.model_folder import is_address
+
+    is_drawn = any(word.startswith("out=") and word.endswith(".html") for word in known.overrides)
+    is_server = is_address(known.folder)
+    has_model = not is_server or any(word.startswith("reference=") for word in known.overrides)
+    return (*(("transformers",) if has_model else ()), *(EXTRAS["compare"] if is_drawn else ()))
 
 
 def read_export(known: argparse.Namespace, options: str) -> Call:
