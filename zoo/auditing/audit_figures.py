@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.auditing.comparisons import LENGTH, list_shifts, make_positions, shift_text
 from zoo.auditing.rotations import measure_frequencies, read_configured, record_calls
-from zoo.auditing.subject import AuditSubject, NotAskedError, measure_error
+from zoo.auditing.subject import REFUSALS, AuditSubject, NotAskedError, measure_error
 from zoo.errors import OptionError
 from zoo.reporting.panel import Heatmap, Line, LineChart, Panel, Scale
 
@@ -180,7 +180,7 @@ def _collect(measure: Callable[[], Iterator[Any]]) -> tuple[Any, ...]:
     try:
         for value in measure():
             values.append(value)
-    except Exception:  # models refuse in any way
+    except (NotAskedError, *REFUSALS):
         pass
     return tuple(values)
 
@@ -250,7 +250,7 @@ def measure_turns(subject: AuditSubject, twin: AuditSubject | None) -> Iterator[
         if twin is not None:
             expected, _ = measure_frequencies(call, twin.model)
         else:
-            configured = read_configured(config, call.layer_type, len(measured))
+            configured = read_configured(config, call.layer_type, measured)
             try:
                 expected = None if configured is None else configured.compute()[0]
             except OptionError:
