@@ -139,7 +139,7 @@ def describe_missing(module: str) -> str:
 def suggest_install(*distributions: str) -> str:
     """Return the shell command that installs packages, with the extras of zoo that bring them.
 
-    It is for the environment of this Python, and for zoo as it is installed there.
+    It is for the environment of this Python, and the way in which zoo is installed there.
 
     Args:
         distributions: Names of packages. None: zoo and what it requires.

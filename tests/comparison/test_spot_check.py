@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_planted_edits import plant
+from test_record_check import plant
 
 from zoo.comparison import spot_check
 from zoo.comparison.plan import ComparisonPlan

@@ -452,7 +452,7 @@ def check_row_numbers(rows: Tensor, kept: Tensor) -> None:
 def _is_refuted(condition: Tensor, message: str) -> bool:
     """Return whether a condition is false, where the host can know it without waiting.
 
-    A GPU ends with the message itself, when it comes to the condition.
+    A GPU ends with the message itself, when it reaches the condition.
     """
     if not has_values(condition):
         return False

@@ -65,7 +65,7 @@ AFTER_RESULT = "written after the result"
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRoom:
-    """What a task leaves to be found where a claim is judged.
+    """Levels, baselines and headroom where a claim is judged.
 
     Attributes:
         trained: {variant of the claim: its mean under the trained condition}.
@@ -137,7 +137,7 @@ class JudgedClaim:
 
     @property
     def explanation(self) -> str:
-        """What the verdict rests on; where it decides nothing, what could have been found too."""
+        """The reason of the verdict; where it decides nothing, with the power."""
         if self.verdict in DECISIVE or not self.studies:
             return self.reason
         if self.smallest is None:

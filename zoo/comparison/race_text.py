@@ -49,7 +49,7 @@ def explain_race(comparison: Comparison) -> str:
 
 
 def _add_growth(comparison: Comparison) -> str:
-    """Say what continuations add to the false alarms of a comparison; empty without one."""
+    """Explain what continuations add to the false alarms of a comparison; empty without one."""
     if not comparison.earlier:
         return ""
     total = sum((1 - LEVEL) / 2**number for number in range(len(comparison.planned)))

@@ -82,7 +82,7 @@ def append_cell(folder: Path, cell: CellRecord) -> None:
 def write_cells(folder: Path, cells: Iterable[CellRecord]) -> None:
     """Write the records of finished cells, in place of those of the same name.
 
-    Lines of other cells stay as they are. Files of format 1 of these cells are removed.
+    Lines of other cells are kept. Files of format 1 of these cells are removed.
     """
     path = folder / CELLS_FILE
     written = {cell.name: _format_line(cell) for cell in cells}

@@ -150,9 +150,9 @@ def _describe_unfinished(plan: ComparisonPlan, folder: Path, planned: PlannedCel
 
 
 def draw_cell(names: Sequence[str], draw: str) -> str:
-    """Return the cell that a text draws.
+    """Return the cell that a string draws.
 
-    Whoever records cells must not know the text: it is later than the commit.
+    Whoever records cells must not know the string: it is later than the commit.
     """
     number = int(hashlib.sha256(draw.encode()).hexdigest(), 16)
     # sorted, so that the order of the plan cannot move the choice

@@ -54,7 +54,7 @@ def explain_suite(suite: SuiteComparison) -> list[str]:
 
 
 def _join_lines(text: str) -> str:
-    """Return a text of a YAML file, which may have line breaks, on one line."""
+    """Join the lines of a string of a YAML file."""
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""Whether variants were trained to the end, by their validation curves.
+"""Judge by validation curves whether variants were trained to the end.
 
 A variant whose curve is not flat may rank otherwise after longer training, so that a comparison
 with such a variant gives no verdict.

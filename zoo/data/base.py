@@ -200,7 +200,7 @@ class DataModule(L.LightningDataModule):
         return None
 
     def check_classes(self, split: str) -> None:
-        """Check that the samples of a split have the classes of `spec`, as far as they are counted.
+        """Check that the samples of a split have the classes of `spec`, where they are counted.
 
         A class without a target, and a high share of targets without a class, are logged.
 

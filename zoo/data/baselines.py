@@ -57,7 +57,7 @@ def estimate_ngram_loss(
     """Return the mean loss of an n-gram model in nats per token of test.
 
     The model is interpolated Kneser-Ney with one discount per order: each order is interpolated
-    with the one below, down to the uniform distribution. The first token of a text or document is
+    with the one below, down to the uniform distribution. The first token of a document is
     not predicted.
 
     Args:

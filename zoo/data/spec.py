@@ -94,7 +94,7 @@ class DataSpec:
 
     @property
     def size(self) -> tuple[int, ...]:
-        """What an evaluation may change: tokens `(length,)`, or `(height, width)`."""
+        """The size that an evaluation may change: tokens `(length,)`, or `(height, width)`."""
         return tuple(getattr(self, name) for name in self.size_fields)
 
     @property

@@ -116,7 +116,7 @@ class PixelPredictor:
         self.labels: Sequence[str | int] = spec.class_names or range(spec.class_count)
 
     def predict(self, batches: Iterable[FileBatch]) -> Iterator[dict[str, Any]]:
-        """Yield {path, classes: [{label, share}, ...]} of each file, as it is resized."""
+        """Yield {path, classes: [{label, share}, ...]} of each file after resizing."""
         for files in batches:
             inputs = files.batch if isinstance(files.batch, tuple) else (files.batch,)
             inputs = tuple(tensor.to(self.task.device) for tensor in inputs)

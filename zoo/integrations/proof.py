@@ -101,7 +101,7 @@ def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> l
 
 
 def _decode(model: nn.Module, ids: Tensor) -> None:
-    """Run a text in parts, with the cache that the model returns."""
+    """Run token ids in parts, with the cache that the model returns."""
     cache: dict[str, Any] = {}
     rest = ids.shape[1] - sum(PARTS)
     for part in ids.split((*PARTS, rest), dim=1):

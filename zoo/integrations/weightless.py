@@ -1,7 +1,7 @@
 """Run a model whose weights are on the meta device, to find its structure.
 
 Each projection becomes a linear map without weights that picks channels of its input, so that a
-large model runs in a second: what rotates, what mixes tokens and what is masked stays as it is.
+large model runs in a second: what rotates, what mixes tokens and what is masked does not change.
 """
 
 from __future__ import annotations

@@ -412,7 +412,7 @@ def _list_body_names(definition: ast.ClassDef) -> Iterator[str]:
 
 
 def _read_annotation(expression: ast.expr) -> ast.expr:
-    """Return an annotation, in quotes or not, as far as it is evaluated."""
+    """Return an annotation without quotes, with callables shortened."""
     if isinstance(expression, ast.Constant) and expression.value is not None:
         expression = ast.parse(str(expression.value), mode="eval").body
     return _shorten_callables(expression)
