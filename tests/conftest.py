@@ -1,8 +1,9 @@
 """Every test starts from the same seed, on one thread, and no warning passes unnoticed but those named here.
 
 What zoo keeps of texts goes to a folder of the tests' own. Work that hundreds of tests repeat with
-the same result is done once in a process: reading zoo's own recipes, fitting regressions, passing
-samples through equal models, and looking up what packages are installed.
+the same result is done once in a process: reading zoo's own recipes, passing samples through equal
+models, and looking up what packages are installed. Fitted regressions and counted operations are
+shared by all processes of a test run, those that a test forks included.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +39,7 @@ from zoo.data import baselines
 from zoo.errors import OptionError
 from zoo.reporting import charts
 from zoo.reporting.style import Chart
-from zoo.run import conditions, preflight
+from zoo.run import conditions, preflight, run_dir
 from zoo.run.build import Experiment
 from zoo.run.preflight import IssueCollector
 
@@ -125,6 +129,53 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+class SharedResults:
+    """Results by key, which processes of the same test run read from each other's files.
+
+    Args:
+        folder: The folder of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results: dict[str, Any] = {}
+        # tests replace functions of these modules, and do not mean this class
+        self.open, self.rename = open, os.rename
+
+    def look_up(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of a key; the first process that needs it computes it.
+
+        Args:
+            key: Text that determines the result.
+            compute: Computes the result, which can be pickled.
+        """
+        name = hashlib.sha256(key.encode()).hexdigest()
+        if name not in self.results:
+            path = f"{self.folder}/{name}"
+            try:
+                with self.open(path, "rb") as file:
+                    self.results[name] = pickle.load(file)
+            except OSError:
+                self.results[name] = compute()
+                # a test may have filled the disk
+                with suppress(OSError):
+                    with self.open(f"{path}.{os.getpid()}", "wb") as file:
+                        pickle.dump(self.results[name], file)
+                    self.rename(f"{path}.{os.getpid()}", path)
+        return self.results[name]
+
+
+@pytest.fixture(scope="session")
+def shared_results(tmp_path_factory: pytest.TempPathFactory) -> SharedResults:
+    """What the workers of this test run share."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "shared_results"
+    folder.mkdir(exist_ok=True)
+    return SharedResults(folder)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _metadata_read_once() -> Iterator[None]:
     """Lightning asks for each trainer what every installed package adds to it."""
@@ -134,9 +185,17 @@ def _metadata_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _regressions_fitted_once() -> Iterator[None]:
+def _environment_described_once() -> Iterator[None]:
+    """Each run names the versions of packages and the commit of zoo, for which git starts three times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_dir, "version", cache(run_dir.version))
+        patch.setattr(run_dir, "_describe_git", cache(run_dir._describe_git))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _regressions_fitted_once(shared_results: SharedResults) -> Iterator[None]:
     """Hundreds of tests train on the same digits, and each fits the same softmax regression."""
-    fitted: dict[str, baselines.SoftmaxRegression] = {}
     fit = baselines._fit_softmax_regression
 
     def look_up(
@@ -145,10 +204,14 @@ def _regressions_fitted_once() -> Iterator[None]:
         classes: int,
     ) -> baselines.SoftmaxRegression:
         content = b"".join(tensor.numpy().tobytes() for tensor in (*train, *val))
-        key = hashlib.sha256(content + str(classes).encode()).hexdigest()
-        if key not in fitted:
-            fitted[key] = fit(train, val, classes)
-        return fitted[key]
+        key = f"regression {classes} {hashlib.sha256(content).hexdigest()}"
+
+        def compute() -> list[Any]:
+            return [tensor.numpy() for tensor in vars(fit(train, val, classes)).values()]
+
+        # torch.from_numpy shares the memory, which nothing writes to
+        arrays = shared_results.look_up(key, compute)
+        return baselines.SoftmaxRegression(*map(torch.as_tensor, arrays))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "_fit_softmax_regression", look_up)
@@ -179,7 +242,7 @@ def _compose_recipes_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _check_models_once() -> Iterator[None]:
+def _check_models_once(shared_results: SharedResults) -> Iterator[None]:
     """Pass samples through a model on the meta device for the first test that has it."""
     passed: set[tuple[object, ...]] = set()
     counts: dict[tuple[object, ...], int] = {}
@@ -187,7 +250,7 @@ def _check_models_once() -> Iterator[None]:
     check, check_sizes = preflight._check_model, conditions.check_model
     count = Experiment.flops.func  # type: ignore[attr-defined]
 
-    def describe(experiment: Experiment) -> tuple[object, ...]:
+    def describe(experiment: Experiment) -> tuple[Any, ...]:
         # a test may bring modules of its own under a name that another has used
         types = tuple(type(module) for module in experiment.meta_model.modules())
         return repr(experiment.recipe.model), repr(experiment.spec), types
@@ -209,7 +272,16 @@ def _check_models_once() -> Iterator[None]:
     def count_once(experiment: Experiment) -> int:
         key = describe(experiment)
         if key not in counts:
-            counts[key] = count(experiment)
+            text = repr(key)
+            # an address, and a class of a test, mean something in this process only
+            is_shared = " at 0x" not in text and all(
+                type_.__module__.startswith(("zoo.", "torch.")) for type_ in key[-1]
+            )
+            counts[key] = (
+                shared_results.look_up(f"operations {text}", lambda: count(experiment))
+                if is_shared
+                else count(experiment)
+            )
         return counts[key]
 
     def check_sizes_once(experiment: Experiment) -> Iterator[OptionError]:

@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 import torch
+from parts import draw_part, run_parts
 from torch.nn.functional import pad
 
 transformers = pytest.importorskip("transformers")
@@ -153,14 +154,17 @@ def test_a_model_with_its_own_positions_computes_what_it_did(name):
 @torch.no_grad()
 @families
 @pytest.mark.parametrize("layers", ["all", "full", "windowed"])
-def test_other_positions_in_some_layers(name, layers):
+@run_parts(3)
+def test_other_positions_in_some_layers(name, layers, step):
     model, ids = make_model(name), make_ids(15)
     before = model(ids).logits
     if (name, layers) == ("Phi3", "full"):
         with pytest.raises(OptionError, match="no full layers"):
             zoo.equip(model, "fox", layers=layers)
         return
-    for encoding in ("fox", "alibi", {"name": "rope", "base": 50.0}):
+    encodings = ("fox", "alibi", {"name": "rope", "base": 50.0})
+    index = len(name) + ("all", "full", "windowed").index(layers)
+    for encoding in draw_part(encodings, step, index):
         zoo.equip(model, encoding, layers=layers)
         whole = model(ids).logits
         assert (whole - before).abs().max() > 1e-3

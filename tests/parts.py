@@ -1,0 +1,34 @@
+"""A part of a long grid for every commit, and all of it at night."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+Member = TypeVar("Member")
+
+
+def run_parts(step: int) -> pytest.MarkDecorator:
+    """Run a test with its argument `step` for every commit, and with a step of 1 at night.
+
+    Args:
+        step: The distance between the members that are tested for every commit.
+    """
+    part = pytest.param(step, id=f"1 of {step}")
+    return pytest.mark.parametrize(
+        "step", [part, pytest.param(1, id="all", marks=pytest.mark.nightly)]
+    )
+
+
+def draw_part(members: Sequence[Member], step: int, index: int) -> Sequence[Member]:
+    """Return every `step`-th member of one axis of a grid.
+
+    The first of them depends on the index of the other axis. A part of a grid so has all members of
+    both axes, if the other axis has at least `step` members.
+
+    Args:
+        members: The members of one axis.
+        step: As `run_parts` gives it.
+        index: Index of a member of the other axis.
+    """
+    return members[index % step :: step]
