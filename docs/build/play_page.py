@@ -63,8 +63,8 @@ def collect_facts() -> dict[str, Any]:
         facts[name] = {
             "title": inspect.getdoc(sys.modules[cls.__module__]),
             "formula": formula,
-            # clips are not shown
-            "axes": [axes for axes in cls.axes if axes < 3],
+            # clips are shown as their first frame, if at all
+            "axes": [axes for axes in cls.axes if axes < 3] or [2],
             "page": f"{SITE}encodings/{name}/",
             "group": ", ".join(list_changes(cls)) or "nothing",
         }

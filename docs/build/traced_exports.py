@@ -32,9 +32,16 @@ from zoo.tasks.base import Task
 PAGE = Path(__file__).parents[1] / "export.md"
 BEGIN, END = "<!-- traced exports -->\n", "<!-- end of traced exports -->\n"
 SMALL = ("model.dim=32", "model.depth=2", "model.heads=2", "trainer.accelerator=cpu")
-RECIPES = {"decoder": "lm_rope", "encoder": "mlm_tupe", "ViT": "vit_comrope"}
+RECIPES = {
+    "decoder": "lm_rope",
+    "encoder": "mlm_tupe",
+    "ViT": "vit_comrope",
+    "ViT of clips": "clip_comrope",
+}
 TEXTS = ((1, 5), (3, 29), (2, 60))
 IMAGES = ((1, 1, 16, 16), (3, 1, 24, 16), (2, 1, 40, 32))
+CLIPS = ((1, 1, 4, 16, 16), (3, 1, 6, 24, 16), (2, 1, 8, 32, 24))
+SHAPES = {"ViT": IMAGES, "ViT of clips": CLIPS}
 
 
 def list_models(name: str) -> Iterator[str]:
@@ -47,6 +54,8 @@ def list_models(name: str) -> Iterator[str]:
             yield "encoder"
         if all(2 in cls.axes for cls in classes):
             yield "ViT"
+        elif all(3 in cls.axes for cls in classes):
+            yield "ViT of clips"
 
 
 def _find(name: str) -> type:
@@ -60,6 +69,8 @@ def choose_overrides(name: str, kind: str, text: Path) -> list[str]:
         convention = ", coordinates: index" if kind == "decoder" else ""
         entries.append(f"{{name: {choice.name}{convention}}}")
     words = [*SMALL, f"model.encoding=[{', '.join(entries)}]"]
+    if kind == "ViT of clips":
+        return words
     if kind == "ViT":
         # lookhere has no groups of directions for two heads
         heads = ["model.heads=4"] if name == "lookhere" else []
@@ -114,8 +125,8 @@ def write_table(names: Sequence[str]) -> str:
             for kind in list_models(name):
                 run = Path(outer) / f"{name}-{kind}"
                 task = make_run(run, RECIPES[kind], choose_overrides(name, kind, text))
-                if kind == "ViT":
-                    inputs = [torch.randn(shape) for shape in IMAGES]
+                if kind in SHAPES:
+                    inputs = [torch.randn(shape) for shape in SHAPES[kind]]
                 else:
                     inputs = [torch.randint(10, shape) for shape in TEXTS]
                 found = [compare(run, task, target, inputs) for target in ("onnx", "torch_export")]

@@ -90,6 +90,23 @@ encodings.rope_axial = {
   },
 };
 
+encodings.mrope = {
+  knobs: [
+    BASE, choice("layout", "Layout", "interleaved", ["interleaved", "blocks"]),
+    choice("share", "Pairs of each side", 2, [0, 1, 2]),
+  ],
+  width: true, reading: "Scores of two equal patches of one picture: some pairs rotate with the row, as many with the column, and the others with the time, which does not pass here.",
+  make: (s) => {
+    const pairs = s.K / 2, waves = powers(s.base, s.K), sections = [pairs - 2 * s.share, s.share, s.share];
+    const axis = (t) => (s.layout === "blocks" ? (t < sections[0] ? 0 : t < sections[0] + s.share ? 1 : 2) : t < 3 * s.share ? t % 3 : 0);
+    const turn = (t, i, j) => (axis(t) ? offset(i, j)[axis(t) - 1] : 0);
+    return {
+      ...turning(s, { count: pairs, angle: (t, i, j) => turn(t, i, j) * waves[t], term: (t, i, j) => `cos(${num(turn(t, i, j))}\u00b7${plain(waves[t])})` }),
+      options: { base: s.base, layout: s.layout, sections }, parameters: () => ({}),
+    };
+  },
+};
+
 encodings.rope_mixed = {
   knobs: [
     { ...BASE, axes: 1 }, knob("gridBase", "Base", 10, 2, 1e3, { log: true, axes: 2 }),

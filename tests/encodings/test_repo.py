@@ -84,7 +84,12 @@ def test_the_first_layer_by_default(depth, first):
 
 
 def test_facts():
-    assert list_facts("repo") == {"shared": False, "shift_invariant": True, "reads_states": True}
+    assert list_facts("repo") == {
+        "shared": False,
+        "shift_invariant": True,
+        "reads_states": True,
+        "identity_at_zero": True,
+    }
     assert not RePo.reads_positions
 
 

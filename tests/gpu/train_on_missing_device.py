@@ -178,7 +178,7 @@ BACKENDS = ("reference", "chunked", "sdpa", "flex")
 def build(name: str, axes: int, length: int) -> zoo.Attention:
     """Build a layer, causal if it is of text and the encoding allows it."""
     planted = PLANTED.get(name)
-    sizes = (length,) if axes == 1 else (length // 64, 64)
+    sizes = {1: (length,), 2: (length // 64, 64), 3: (1, length // 64, 64)}[axes]
     dims = zoo.Dims(64, 4, axes=axes, length=sizes, depth=2)
     chain = planted(dims) if planted else build_shortest_chain(zoo.encoding_class(name))
     try:
@@ -276,7 +276,7 @@ def examine_encoding(
     """
     is_planted = name in PLANTED
     axes = PLANTED[name].axes if is_planted else zoo.encoding_class(name).axes
-    number_of_axes, found, kept = 1 if 1 in axes else 2, Findings(), {}
+    number_of_axes, found, kept = min(axes), Findings(), {}
     layer, long_layer = build(name, number_of_axes, 64), build(name, number_of_axes, TOKENS)
     passes = [("sdpa", torch.float32)] if is_planted else [*itertools.product(BACKENDS, dtypes)]
     with missing_device() as waits:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.attention import chain
-from zoo.attention.encoding import Encoding
+from zoo.attention.encoding import Dims, Encoding
 from zoo.attention.tokens import Tokens
 from zoo.encodings.liere import LieRE
 from zoo.encodings.rope import RoPE
@@ -24,6 +24,29 @@ from zoo.laws import LawBroken, equivariance
 class FlippedKey(RoPE):
     def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
         return self.rotate(k, *self.compute_rotation(-tokens.pos))
+
+
+class NeverTurnedBack(RoPE):
+    """Values turn, and outputs stay as they are."""
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__(dims, turn_values=True)
+
+    def transform_value(self, v: Tensor, tokens: Tokens, *, back: bool = False) -> Tensor:
+        return v if back else super().transform_value(v, tokens)
+
+
+class TurnedByTheFirstHead(RoPEMixed):
+    """Outputs of all heads turn back as those of the first one."""
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__(dims)
+        self.turn_values = True
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        if back:
+            tables = tuple(table[:, :1].expand_as(table) for table in tables)
+        return super().turn(x, *tables, back=back)
 
 
 class Noncommuting(LieRE):
@@ -95,6 +118,8 @@ class BySizeOfKeys(Encoding):
 FAULTS = [
     (equivariance.shifts_change_nothing, FlippedKey),
     (equivariance.shifts_change_nothing, Noncommuting),
+    (equivariance.shifts_change_nothing, NeverTurnedBack),
+    (equivariance.shifts_change_nothing, TurnedByTheFirstHead),
     (equivariance.shifts_change_nothing, EndsEarly),
     (equivariance.shifts_are_seen, SecretlyRelative),
     (equivariance.each_sample_has_its_own_positions, FirstSampleOnly),

@@ -32,7 +32,7 @@ from zoo.laws.derivatives import (
 
 ROOT = Path(__file__).parents[2]
 # an export takes seconds; `zoo verify all laws=[exports_at_any_size]` tries the other encodings
-EXPORTED = ("tape-1", "liere-1", "tupe-1", "path-1", "learned-2")
+EXPORTED = ("tape-1", "liere-1", "tupe-1", "path-1", "learned-2", "comrope_ld(turn_values=True)-2")
 # so does a compiler; `zoo verify all laws=[a_compiler_captures_it]` tries the other encodings
 COMPILED = [
     "alibi+dape-1",
@@ -102,6 +102,15 @@ LISTS: tuple[list[Any], ...] = (
     [{"name": "relative_projection", "reach": 4, "clip": 0.5, "log_scale": [0.3, 2.0]}],
     [{"name": "repo", "first_layer": 0}],
     [{"name": "pape", "rotation_invariant": True}],
+    [{"name": "mrope", "layout": "blocks", "rotary_fraction": 0.5}],
+    # turned values: each way of turning once, on one axis and two
+    [{"name": "rope", "turn_values": True, "scaling": {"rule": "yarn", "factor": 4.0}}],
+    [{"name": "rope_mixed", "turn_values": True}],
+    [{"name": "liere", "turn_values": True}],
+    [{"name": "comrope_ld", "turn_values": True}],
+    [{"name": "string", "turn_values": True}],
+    [{"name": "repo", "turn_values": True, "first_layer": 0}],
+    [{"name": "selective_rope", "turn_values": True}, "fox"],
 )
 
 
@@ -129,7 +138,7 @@ def format_title(entry: Any) -> str:
 
 
 def list_members() -> Iterator[Case]:
-    """Every name, and what recipes say, on every number of axes; the lists above on one and two."""
+    """Every name, and what recipes say, on every number of axes; the lists above on the first two."""
     alone = [name for name in zoo.encoding_names() if not zoo.encoding_class(name).consumes_biases]
     entries = {format_title(name): [name] for name in alone}
     listed = {"+".join(map(format_title, encodings)) for encodings in LISTS}
@@ -141,9 +150,9 @@ def list_members() -> Iterator[Case]:
         ]
         # what reads the biases of others is on no list but these
         is_short = name in listed and not any(cls.consumes_biases for cls in classes)
-        for axes in (1, 2) if is_short else (1, 2, 3):
-            if all(axes in cls.axes for cls in classes):
-                yield Case.from_choices(name, [parse_entry(entry) for entry in encodings], axes)
+        accepted = [axes for axes in (1, 2, 3) if all(axes in cls.axes for cls in classes)]
+        for axes in accepted[:2] if is_short else accepted:
+            yield Case.from_choices(name, [parse_entry(entry) for entry in encodings], axes)
 
 
 def is_typical(member: Case) -> bool:

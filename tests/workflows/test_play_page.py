@@ -82,7 +82,7 @@ def settings(engine, name, axes):
 
 
 def axes_of(name):
-    return [axes for axes in (1, 2) if axes in zoo.encoding_class(name).axes]
+    return [axes for axes in (1, 2) if axes in zoo.encoding_class(name).axes] or [2]
 
 
 def compute_scores(s, page, count):
@@ -94,8 +94,11 @@ def compute_scores(s, page, count):
         count: Number of tokens N; all have the coordinates of the full size.
     """
     more = {"depth": 2, **page["dims"]}
-    dims = zoo.Dims(HEAD_DIM * HEADS, HEADS, s["axes"], (s["L"],) * s["axes"], **more)
     *before, own = page["chain"]
+    # what reads clips alone sees one frame
+    frames = () if s["axes"] in zoo.encoding_class(own).axes else (1,)
+    length = (*frames, *(s["L"],) * s["axes"])
+    dims = zoo.Dims(HEAD_DIM * HEADS, HEADS, len(length), length, **more)
     link = zoo.encoding([*before, {"name": own, **page["options"]}], dims)
     chain = Chain.of(link.double().eval().requires_grad_(False))
     (*_, module) = chain
@@ -103,7 +106,7 @@ def compute_scores(s, page, count):
     for key, value in page["parameters"].items():
         fill(tensors[key], value)
 
-    is_text, size = s["axes"] == 1, (s["n"],) * s["axes"]
+    is_text, size = s["axes"] == 1, (*frames, *(s["n"],) * s["axes"])
     index = grid(size, torch.zeros(0, dtype=torch.float64))
     tokens = Tokens.at(torch.zeros(1, len(index), dims.dim, dtype=torch.float64), index)
     tokens = tokens.replace(grid_size=grid_shape(size, tokens.x))

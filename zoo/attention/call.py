@@ -237,6 +237,10 @@ class AttentionCall:
     extra_values: Tensor | None = None
     """More values [B, H, M, E], averaged with the same weights for `after_attention`."""
 
+    transform_output: TransformQuery | None = None
+    """Transforms the output [B, H, N, V], after everything else: values that turned at the keys'
+    positions turn back at the queries'. None: nothing."""
+
     transform_query: TransformQuery = lambda x: x
     """Transforms other vectors in the same way as the queries, at the queries' positions."""
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.call import AttentionCall
+from zoo.attention.call import AttentionCall, TransformQuery
 from zoo.attention.coordinates import apply_convention
-from zoo.attention.encoding import Dims, Encoding, EncodingFactory
+from zoo.attention.encoding import Dims, Encoding, EncodingFactory, check_turned_values
 from zoo.attention.special_tokens import (
     place_at_origin,
     restore_heads,
@@ -75,6 +75,7 @@ class Chain(Encoding):
         self.causal_only = any(one.causal_only for one in self)
         self.needs_full_sequence = any(one.needs_full_sequence for one in self)
         self.reads_states = any(one.reads_states for one in self)
+        self.turn_values = any(one.turn_values for one in self)
         self.lookback = max((one.lookback for one in self), default=0)
         self.text_length = min((n for one in self if (n := one.text_length)), default=None)
         reasons = (one.no_export_reason for one in self)
@@ -158,6 +159,28 @@ class Chain(Encoding):
             k = self._transform(encoding, encoding.transform_key, k, tokens)
         return k
 
+    def transform_value(self, v: Tensor, tokens: Tokens, *, back: bool = False) -> Tensor:
+        """Call `transform_value` of each encoding that turns values; the last one turns back first.
+
+        Raises:
+            OptionError: Values are not as wide as keys.
+        """
+        for encoding in reversed([*self]) if back else self:
+            if not encoding.turn_values:
+                continue
+            check_turned_values(self, v)
+            # Tokens without a position are at the origin, where both directions cancel.
+            located, width = _localize(encoding, tokens), encoding.dims.head_dim
+            turned = encoding.transform_value(v[..., :width], located, back=back)
+            v = turned if width == v.shape[-1] else torch.cat([turned, v[..., width:]], dim=-1)
+        return v
+
+    def describe_output(self, tokens: Tokens) -> TransformQuery | None:
+        """Return what turns outputs back at the places of queries; None if no value turns."""
+        if not self.turn_values:
+            return None
+        return lambda out: self.transform_value(out, tokens, back=True)
+
     def _transform(
         self,
         encoding: Encoding,
@@ -206,7 +229,22 @@ class Chain(Encoding):
             _check_fields(encoding, old, new)
             self._check_keys(encoding, old, new)
             call = new if encoding.handles_special_tokens else restrict_to_positions(old, new)
+        if call.transform_output is not None:
+            self._check_turned_output(call)
         return call
+
+    def _check_turned_output(self, call: AttentionCall) -> None:
+        """Refuse values that do not turn, beside those that turn.
+
+        Raises:
+            OptionError: An encoding adds to the output or averages more values.
+        """
+        names = join_words(one.name for one in self if one.turn_values)
+        for field in ("extra_output", "extra_values"):
+            if getattr(call, field) is not None:
+                problem = f"turned outputs of {names} would turn what another encoding adds"
+                remedy = "leave turn_values out, or the encoding that"
+                raise OptionError("turn_values", f"{problem}; {remedy} writes {field}")
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
         """Call each encoding's `after_attention`."""

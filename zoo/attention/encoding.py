@@ -201,6 +201,9 @@ class Encoding(nn.Module):
     one_grid_reason = ""
     """Why all images of a batch need grids of one size. Empty if they do not."""
 
+    turn_values = False
+    """True if values turn as keys do, and outputs turn back. Rotations have an option for it."""
+
     identity_at_zero = False
     """True if it changes nothing at coordinates 0, where tokens without a position are placed."""
 
@@ -255,6 +258,22 @@ class Encoding(nn.Module):
             Keys [B, G, M, K'], as wide as the queries.
         """
         return k
+
+    def transform_value(self, v: Tensor, tokens: Tokens, *, back: bool = False) -> Tensor:
+        """Transform values token by token, before they are cached, or outputs back.
+
+        It is called if `turn_values` is true. At coordinates 0, where tokens without a position are
+        placed, both must cancel.
+
+        Args:
+            v: Values [B, G, M, K], or with `back` outputs [B, H, N, K].
+            tokens: Their tokens; those of the queries with `back`.
+            back: Whether to apply the inverse, to outputs.
+
+        Returns:
+            The transformed values or outputs, in the same shape.
+        """
+        return v
 
     def update_cached_keys(self, k: Tensor, tokens: Tokens) -> tuple[Tensor, Tokens]:
         """Update cached keys with the data of later tokens, before they are stored again.
@@ -426,6 +445,18 @@ def _span(numbers: tuple[int, ...]) -> str:
 
 def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
+
+
+def check_turned_values(encoding: Encoding, v: Tensor) -> None:
+    """Check that values [B, H, N, V] are as wide as keys, whose rotations turn them.
+
+    Raises:
+        OptionError: They are not.
+    """
+    if v.shape[-1] != encoding.dims.head_dim:
+        problem = f"values of {v.shape[-1]} channels cannot turn as keys of"
+        remedy = "leave turn_values out"
+        raise OptionError("turn_values", f"{problem} {encoding.dims.head_dim} do; {remedy}")
 
 
 EncodingFactory = Callable[[Dims], Encoding]

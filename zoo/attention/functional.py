@@ -333,10 +333,13 @@ def _describe_call(
     transformed = chain.transform_query(q, queries)
     if factors is not None:
         transformed, q = (factors.scale_queries(one, queries) for one in (transformed, q))
+    # Without values, scores or weights are computed, which their rotation does not change.
+    turns = chain.turn_values and v is not None
+    values = k if v is None else chain.transform_value(v, tokens) if turns else v
     call = AttentionCall(
         transformed,
         repeat_kv_heads(chain.transform_key(k, tokens), heads),
-        repeat_kv_heads(k if v is None else v, heads),
+        repeat_kv_heads(values, heads),
         q,
         queries,
         tokens,
@@ -344,6 +347,7 @@ def _describe_call(
         q.shape[-1] ** -0.5,
         softcap=softcap,
         sinks=sinks,
+        transform_output=chain.describe_output(queries) if turns else None,
         transform_query=lambda x: chain.transform_query(x, queries),
     )
     return chain.modify(call)

@@ -271,6 +271,8 @@ class SelfAttention(nn.Module):
         q, k = chain.transform_query(raw_query, queries), chain.transform_key(k, states)
         if self.temperature is not None:
             q, raw_query = (self.temperature.scale_queries(one, queries) for one in (q, raw_query))
+        if chain.turn_values:
+            v = chain.transform_value(v, states)
         k, v, keys = context.extend(
             self.dims.layer, k, v, states, chain.update_cached_keys, self.window, chain.lookback
         )
@@ -288,6 +290,7 @@ class SelfAttention(nn.Module):
             self.head_dim**-0.5,
             softcap=self.softcap,
             sinks=self.sinks,
+            transform_output=chain.describe_output(queries),
             transform_query=lambda x: chain.transform_query(x, queries),
             window=self.window,
             query_index=query_index,

@@ -61,10 +61,10 @@ def check_supported(encodings: Iterable[Encoding], call: AttentionCall) -> None:
     call = call.replace(k=repeat_kv_heads(call.k, heads), v=repeat_kv_heads(call.v, heads))
     for encoding in encodings:
         new = encoding.modify(call)
-        changed = []
+        changed = ["values"] if encoding.turn_values else []
         # torch.compile cannot trace `fields`, so it is called only after a change.
         if new is not call:
-            changed = [
+            changed += [
                 field.name
                 for field in fields(AttentionCall)
                 if getattr(new, field.name) is not getattr(call, field.name)

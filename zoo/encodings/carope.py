@@ -25,13 +25,17 @@ class CARoPE(CumulativeRotary):
     Each head has its own frequency. The paper starts training as RoPE but does not say how: here
     the weight is zero and a bias, which its formula lacks, gives f = base^(-2/K), so that the
     powers f^t are the frequencies of RoPE. Pairs count from 0, as in RoPE.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"
     reads_positions = False
 
-    def __init__(self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0) -> None:
+    def __init__(
+        self, dims: Dims, *, base: Annotated[float, Between(2)] = 10000.0, turn_values: bool = False
+    ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         self.frequency = nn.Linear(dims.dim, dims.num_kv_heads)
         nn.init.zeros_(self.frequency.weight)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zoo.attention import POINT_AXES, Dims
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.spectral_rotation import (
+    rotate_back_by_spectrum,
     rotate_by_spectrum,
     skew_part,
     spectral_tables,
@@ -26,6 +27,7 @@ class ComRoPEAP(Rotary):
     """block j of b channels of q and k rotates by exp(p_(j mod P) S_j)
 
     S = generators - generators^T.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -35,9 +37,15 @@ class ComRoPEAP(Rotary):
     coordinates = "fraction"
 
     def __init__(
-        self, dims: Dims, *, block: int = 8, std: Annotated[float, Between(0, 1e6)] = 1.0
+        self,
+        dims: Dims,
+        *,
+        block: int = 8,
+        std: Annotated[float, Between(0, 1e6)] = 1.0,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         if block < 2 or block % 2 or dims.head_dim % (block * dims.axes):
             needed = f"{dims.axes} blocks (one per axis) must divide the head dim {dims.head_dim}"
             raise OptionError("block", f"block {block} must be even, and {needed}")
@@ -66,3 +74,6 @@ class ComRoPEAP(Rotary):
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_by_spectrum(x, *tables)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        return (rotate_back_by_spectrum if back else rotate_by_spectrum)(x, *tables)

@@ -12,6 +12,7 @@ from zoo.attention import POINT_AXES, Dims, upcast
 from zoo.encodings.common.frequencies import adapt_axes
 from zoo.encodings.common.rotation import Rotary
 from zoo.encodings.common.spectral_rotation import (
+    rotate_back_by_spectrum,
     rotate_by_spectrum,
     skew_part,
     spectral_tables,
@@ -28,6 +29,7 @@ class ComRoPELD(Rotary):
 
     S = generators - generators^T. To fine-tune a model without rotations, set `generators` to zero:
     every rotation is then the identity, and all parameters except `scales` receive a gradient.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -37,9 +39,15 @@ class ComRoPELD(Rotary):
     coordinates = "fraction"
 
     def __init__(
-        self, dims: Dims, *, block: int = 8, std: Annotated[float, Between(0, 1e6)] = 1.0
+        self,
+        dims: Dims,
+        *,
+        block: int = 8,
+        std: Annotated[float, Between(0, 1e6)] = 1.0,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         if block < 2 or block % 2 or dims.head_dim % block:
             needed = f"must be even and divide the head dim {dims.head_dim}"
             raise OptionError("block", f"block {block} {needed}")
@@ -64,3 +72,6 @@ class ComRoPELD(Rotary):
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_by_spectrum(x, *tables)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        return (rotate_back_by_spectrum if back else rotate_by_spectrum)(x, *tables)

@@ -16,6 +16,7 @@ from zoo.encodings.common.frequencies import (
 )
 from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
 from zoo.encodings.common.spectral_rotation import (
+    rotate_back_by_spectrum,
     rotate_by_spectrum,
     skew_part,
     spectral_tables,
@@ -38,6 +39,7 @@ class GRAPEM(Rotary):
     frequencies 16 times more slowly. `planes` selects the paper's mixture with that number of
     planes per head, a_s = first[s] and b_s = second[s], which need not commute. No published code
     trains it; here the planes start orthogonal, with frequencies base^(-s/planes).
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -53,8 +55,10 @@ class GRAPEM(Rotary):
         *,
         base: Annotated[float, Between(1)] = 10000.0,
         planes: Annotated[int, Between(1)] | None = None,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         self.planes = planes
         if planes is None:
@@ -88,3 +92,8 @@ class GRAPEM(Rotary):
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_pairs(x, *tables) if self.planes is None else rotate_by_spectrum(x, *tables)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        if self.planes is None:
+            return super().turn(x, *tables, back=back)
+        return (rotate_back_by_spectrum if back else rotate_by_spectrum)(x, *tables)

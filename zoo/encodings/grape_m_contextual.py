@@ -30,6 +30,7 @@ class GRAPEMContextual(CumulativeRotary):
     weight of `pace` starts at zero. Its bias starts at softplus^-1(0.001) with either activation,
     as published: a pace of 0.394 with sigmoid, and of 0.001 with softplus, at which positions
     hardly differ. `initial` sets another initial pace.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"
@@ -43,8 +44,10 @@ class GRAPEMContextual(CumulativeRotary):
         base: Annotated[float, Between(1)] = 10000.0,
         activation: Literal["sigmoid", "softplus"] = "sigmoid",
         initial: Annotated[float, Between(1e-6, 100)] | None = None,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         self.activation = activation
         frequencies = axis_frequencies(dims, base, torch.zeros(()))[0]

@@ -27,6 +27,7 @@ class LieRE(Rotary):
     `generators` are the strict upper triangles U_a, row-major, initially uniform in [0, init_std).
     They do not commute, so a score depends on both positions, not only on their difference.
     Channels that do not fill a block stay unchanged.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -42,8 +43,10 @@ class LieRE(Rotary):
         *,
         block: int = 8,
         init_std: Annotated[float, Between(0, 1e6)] = 2 * math.pi,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         if not 2 <= block <= dims.head_dim:
             needed = f"must be between 2 and the head dim {dims.head_dim}"
             raise OptionError("block", f"block {block} {needed}")
@@ -66,6 +69,10 @@ class LieRE(Rotary):
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         return rotate_blocks(x, *tables)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        (rotations,) = tables
+        return rotate_blocks(x, rotations.mT if back else rotations)
 
     def panels(self, call: AttentionCall) -> Panels:
         yield from angle_panels(self._skew(), self, call)

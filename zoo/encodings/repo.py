@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
 
 from zoo.attention import AttentionCall, Dims, Tokens, disable_autocast
@@ -31,10 +32,11 @@ class RePo(Rotary):
     w_t = base^(-2t/K). Each head has its own positions z, real numbers in which no index enters:
     only the causal mask tells the order. Layers below `first_layer` are those of plain RoPE; by
     default it is round(5 depth / 16). gate and content have D/8 channels, rounded down.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"
-    shared, reads_states, identity_at_zero, reads_positions = False, True, False, False
+    shared, reads_states, reads_positions = False, True, False
     axes_reason = "its authors choose positions in a text; rope_mixed accepts grids"
 
     def __init__(
@@ -43,8 +45,10 @@ class RePo(Rotary):
         *,
         first_layer: Annotated[int, Between(0)] | None = None,
         base: Annotated[float, Between(1)] = 10000.0,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         if dims.num_kv_heads != dims.heads:
             problem = "each query head has its own positions, which a shared key cannot have"
@@ -53,7 +57,7 @@ class RePo(Rotary):
             first_layer = round(5 * (dims.depth or 1) / 16)
         self.base, self.chooses = base, dims.layer >= first_layer
         self.reads_states = self.chooses
-        self.reads_positions = self.identity_at_zero = not self.chooses
+        self.reads_positions = not self.chooses
         if not self.chooses:
             return
         width = max(dims.dim // 8, 1)
@@ -78,6 +82,8 @@ class RePo(Rotary):
         if not self.chooses:
             return super()._with_rotation(tokens)
         chosen = tokens.per_token["chosen_position"].transpose(1, 2)  # [B, H, N]
+        if tokens.has_position is not None:
+            chosen = torch.where(tokens.has_position[:, None], chosen, 0.0)
         with disable_autocast(chosen.device):
             pos = chosen.flatten(0, 1)[..., None]  # [B H, N, 1]
             angles = compute_angles(pos, self._frequencies(pos)).squeeze(1)  # [B H, N, K/2]

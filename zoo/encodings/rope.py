@@ -27,6 +27,7 @@ from zoo.encodings.common.scaling import (
     ScalingRule,
     count_clipped,
     refuse_scaled_points,
+    refuse_vanishing,
     scale_frequencies,
 )
 from zoo.errors import OptionError
@@ -49,10 +50,11 @@ class RoPE(Rotary):
     `scaling` adapts the frequencies to longer texts than in
     training. Its rules dynamic and longrope depend on the length of the full text, which is fixed:
     positions past it are refused.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
-    point_axes = (1,)
+    point_axes: tuple[int, ...] = (1,)
     axes_reason = "rope_axial and rope_mixed are its forms for grids"
 
     def __init__(
@@ -64,8 +66,10 @@ class RoPE(Rotary):
         t_min: Annotated[float, Between(1e-9)] | None = None,
         t_max: Annotated[float, Between(1e-9)] | None = None,
         scaling: Scaling | None = None,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         if scaling is not None:
             refuse_scaled_points(self)
         self.wavelengths = choose_wavelengths(t_min, t_max, 1)
@@ -80,10 +84,12 @@ class RoPE(Rotary):
         self.resolved = None
         if scaling is not None:
             self._check_pairs(scaling)
-            self.resolved = scaling.resolve(None if dims.length is None else dims.tokens)
+            self.resolved = scaling.resolve(None if dims.length is None else max(dims.sizes))
             self.text_length = self.resolved.length
             # A factor of cos and sin multiplies every query and key, at position 0 too.
             self.identity_at_zero = self.resolved.sharpening == 1
+            if turn_values:
+                refuse_vanishing([self.resolved])
 
     def _check_pairs(self, scaling: Scaling) -> None:
         for key in ("short_factor", "long_factor"):
@@ -130,13 +136,18 @@ class RoPE(Rotary):
         return min(1.0, (2 * count + 1) / self.width)
 
     def compute_rotation(self, pos: Tensor) -> tuple[Tensor, ...]:
-        frequencies = self._scaled_frequencies(float64_like(pos))
-        table = cos_sin(compute_angles(pos, frequencies[None, None]))  # [1|B, 1, N, K'/2, 2]
+        waves = self.wave_vectors(float64_like(pos))
+        table = cos_sin(compute_angles(pos, waves))  # [1|B, 1, N, K'/2, 2]
         if self.text_length is not None:
             table = self._end_table(table, pos, self.text_length)
         if self.resolved is not None and not self.identity_at_zero:
             table = self.resolved.sharpening * table
         return (table,)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        if self.resolved is not None and self.resolved.sharpening != 1:
+            tables = tuple(table / self.resolved.sharpening for table in tables)
+        return super().turn(x, *tables, back=back)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         return self._scaled_frequencies(like)[None, None]
@@ -157,7 +168,7 @@ class RoPE(Rotary):
         """
         # A graph cannot raise; what it computes past the length is not a number.
         if torch.compiler.is_compiling() or is_transformed(pos):
-            inside = (pos <= limit - 1)[:, None, :, :, None]  # [1|B, 1, N, 1, 1]
+            inside = (pos.amax(-1) <= limit - 1)[:, None, :, None, None]  # [1|B, 1, N, 1, 1]
             return torch.where(inside, table, math.nan)
         known = get_known_range(pos)
         if pos.is_meta or not pos.numel() or (known is not None and known[1] <= limit - 1):
@@ -167,6 +178,6 @@ class RoPE(Rotary):
             problem = f"position {last:g} is past length {limit}, for which the frequencies of"
             reason = "a cached key is final, so they cannot change while the text grows"
             remedy = "set scaling.length to the length of the full text"
-            message = f"rope: {problem} {self.scaling.rule} are made: {reason}; {remedy}"
+            message = f"{self.name}: {problem} {self.scaling.rule} are made: {reason}; {remedy}"
             raise OptionError("scaling.length", message)
         return table

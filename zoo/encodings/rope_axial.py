@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from zoo.attention import POINT_AXES, Dims
 from zoo.encodings.common.frequencies import (
@@ -24,6 +25,7 @@ from zoo.encodings.common.scaling import (
     check_scaled_coordinates,
     extend_grid,
     refuse_scaled_points,
+    refuse_vanishing,
     scale_frequencies,
 )
 from zoo.errors import OptionError
@@ -45,6 +47,7 @@ class RoPEAxial(Rotary):
     `t_min` and `t_max`, one number or one for each axis, the wavelengths of each group grow
     geometrically from the one to the other, in units of the coordinates. `scaling` adapts the
     frequencies of each axis to larger grids than in training.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -65,8 +68,10 @@ class RoPEAxial(Rotary):
         | tuple[Annotated[float, Between(1e-9)], ...]
         | None = None,
         scaling: GridScaling | None = None,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         if scaling is not None:
             refuse_scaled_points(self)
@@ -80,6 +85,8 @@ class RoPEAxial(Rotary):
         self.by_axis = () if scaling is None else scaling.split(dims)
         # A factor of cos and sin multiplies every query and key, at position 0 too.
         self.identity_at_zero = all(one.sharpening == 1 for one in self.by_axis)
+        if turn_values:
+            refuse_vanishing(self.by_axis)
 
     def check_options(self) -> None:
         if self.scaling is not None:
@@ -100,6 +107,11 @@ class RoPEAxial(Rotary):
         waves = self.wave_vectors(float64_like(pos))
         table = cos_sin(compute_angles(pos, waves))  # [1|B, 1, N, K/2, 2]
         return (table if self.identity_at_zero else self._sharpen(table),)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        if not self.identity_at_zero:
+            tables = tuple(F.normalize(table, dim=-1) for table in tables)
+        return super().turn(x, *tables, back=back)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         groups = axis_frequencies(self.dims, self.base, like)

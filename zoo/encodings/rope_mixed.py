@@ -37,6 +37,7 @@ class RoPEMixed(Rotary):
     magnitudes base^(-2Pk/K). The published base, 10, is for patches of images. For text the default
     is that of RoPE, since 10 would leave no slow pair. `scaling` adapts the wave vectors to larger
     grids than in training: each component as a frequency of RoPE along its axis.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -51,8 +52,10 @@ class RoPEMixed(Rotary):
         *,
         base: Annotated[float, Between(1), BASES] | None = None,
         scaling: GridScaling | None = None,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         self.base = base = BASES.choose(base, dims.axes)
         if scaling is not None:

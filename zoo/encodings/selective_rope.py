@@ -29,6 +29,7 @@ class SelectiveRoPE(CumulativeRotary):
     neither, and rank 32. As in that code, each head's slice of x is normalized to length 1, and
     pairs have fixed frequencies, those of RoPE with a larger base. Networks keep PyTorch's
     initialization; the code draws them from N(0, .02^2), which initially rotates almost nothing.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"
@@ -43,8 +44,10 @@ class SelectiveRoPE(CumulativeRotary):
         base: Annotated[float, Between(1)] = 500000.0,
         gate: bool = False,
         silu: bool = False,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         if dims.dim % dims.heads:
             # with a head_dim of its own a model need not have such a width

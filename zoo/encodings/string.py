@@ -16,7 +16,7 @@ from zoo.encodings.common.frequencies import (
     compute_angles,
     float64_like,
 )
-from zoo.encodings.common.rotation import Rotary, rotate_pairs, rotation_tables
+from zoo.encodings.common.rotation import Rotary, rotate_back, rotate_pairs, rotation_tables
 from zoo.encodings.common.spectral_rotation import (
     cayley_basis,
     change_basis,
@@ -42,6 +42,7 @@ class String(Rotary):
     the odd part of the column. Both kinds start as RoPE along the axes: a group of planes for each
     axis, with frequencies base^(-2Pk/K) and, for Cayley, Q = I. For text the default base is that
     of RoPE.
+    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"
@@ -55,8 +56,10 @@ class String(Rotary):
         *,
         kind: Literal["cayley", "circulant"] = "cayley",
         base: Annotated[float, Between(1), BASES] | None = None,
+        turn_values: bool = False,
     ) -> None:
         super().__init__(dims)
+        self.turn_values = turn_values
         check_head_dim(self)
         base = BASES.choose(base, dims.axes)
         self.kind, size, heads = kind, dims.head_dim, dims.num_kv_heads
@@ -99,3 +102,11 @@ class String(Rotary):
         # The left Q^T would cancel between query and key.
         basis, *angles = tables
         return rotate_pairs(change_basis(x, basis[:, None]), *angles)
+
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        basis, *angles = tables
+        return (
+            change_basis(rotate_back(x, *angles), basis.mT[:, None])
+            if back
+            else self.rotate(x, *tables)
+        )

@@ -142,6 +142,10 @@ class Layer:
         """Transform new keys [B, G, N, K] before they are cached."""
         return self.chain.transform_key(self._order_channels(k), self.tokens)
 
+    def transform_value(self, v: Tensor) -> Tensor:
+        """Transform new values [B, G, N, V] before they are cached."""
+        return self.chain.transform_value(v, self.tokens) if self.chain.turn_values else v
+
     def describe(
         self,
         q: Tensor,
@@ -174,7 +178,7 @@ class Layer:
             self._describe,
             self._prepare_query(q),
             k,
-            v,
+            self._prepare_value(v),
             keys,
             scale,
             mask,
@@ -244,6 +248,7 @@ class Layer:
             q.shape[-1] ** -0.5 if scale is None else scale,
             softcap=softcap,
             sinks=sinks,
+            transform_output=self.chain.describe_output(tokens),
             transform_query=lambda x: self.chain.transform_query(x, tokens),
             query_index=query_index,
             mask=mask,
@@ -299,7 +304,12 @@ class Layer:
 
     def _is_plain(self, q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
         """Return whether the attention needs only q, k and v, so that no call must be described."""
-        if self.chain.modifies_calls or self.hooks or self.backend not in ("auto", "sdpa"):
+        if (
+            self.chain.turn_values
+            or self.chain.modifies_calls
+            or self.hooks
+            or self.backend not in ("auto", "sdpa")
+        ):
             return False
         # SDPA's causal mask needs as many queries as keys; a single query needs no causal mask.
         count = q.shape[2]
@@ -320,6 +330,14 @@ class Layer:
         if self.caches_latents:
             return self.chain.transform_key(self._order_channels(k), self.keys)
         return k
+
+    def _prepare_value(self, v: Tensor) -> Tensor:
+        """Return values [B, G, M, V] with encodings, which those of a cache have already."""
+        if self.keys is None:
+            return self.transform_value(v)
+        if self.caches_latents and self.chain.turn_values:
+            return self.chain.transform_value(v, self.keys)
+        return v
 
     def _prepare_query(self, q: Tensor) -> Tensor:
         """Return queries with their temperature, and their channels in the order of zoo."""

@@ -1003,7 +1003,8 @@ class CacheView:
             # The update changes the length of a static cache in place.
             seen = int(self._cache.get_seq_length(layer_idx))
         k = layer.transform_key(key_states)
-        k, v = self._cache.update(k, value_states, layer_idx, *args, **kwargs)
+        new_v = layer.transform_value(value_states)
+        k, v = self._cache.update(k, new_v, layer_idx, *args, **kwargs)
         store = layers[layer_idx]
         if not is_adopted:
             _adopt(store, seen)

@@ -323,5 +323,7 @@ def chosen_queries_are_rows_of_the_whole(case: Case, recorder: Recorder) -> None
 
         expected = attend(whole)[0][:, :, index]
         mixed = apply_weights(chosen, shares)[..., : expected.shape[-1]]
+        if chosen.transform_output is not None:
+            mixed = chosen.transform_output(mixed)
         recorder.require_close(mixed, expected, "the output of chosen queries")
         recorder.require_close(attend(chosen)[0], expected, "the output of chosen queries")

@@ -32,12 +32,23 @@ LAYERS_OF_OTHERS = (
     "gives an encoding to some of them"
 )
 """The remedy for types of layers of a model that zoo does not build."""
+NO_ROTATION = "no rotation, which alone can turn values and outputs back; choose rope"
 REFUSED_OPTIONS: Mapping[tuple[str, str, str], str] = MappingProxyType(
     {
         ("models", "timm", "layer_types"): LAYERS_OF_OTHERS,
         ("models", "timm", "layer_pattern"): LAYERS_OF_OTHERS,
         ("models", "transformers", "layer_types"): LAYERS_OF_OTHERS,
         ("models", "transformers", "layer_pattern"): LAYERS_OF_OTHERS,
+        ("encodings", "fope", "turn_values"): f"its sums of waves are {NO_ROTATION}",
+        ("encodings", "path", "turn_values"): f"products of later tokens' maps are {NO_ROTATION}",
+        ("encodings", "pope", "turn_values"): f"channels with lengths and phases are {NO_ROTATION}",
+        ("encodings", "tape", "turn_values"): (
+            "it averages vectors of positions along with the values, which would turn back with "
+            "them; choose rope"
+        ),
+        ("encodings", "xpos", "turn_values"): (
+            f"channels that grow and decay by position are {NO_ROTATION}"
+        ),
     }
 )
 """Remedies for options that members of a kind have and this one cannot have."""

@@ -112,11 +112,12 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
             raise
         problem = "flex computes no gradients on this device; use another backend, or torch.no_grad"
         raise OptionError("backend", problem) from error
-    if call.extra_values is None:
-        return out, None
-    # backends average extra values as further columns of v
-    width = call.v.shape[-1]
-    return out[..., :width], out[..., width:]
+    extra = None
+    if call.extra_values is not None:
+        # backends average extra values as further columns of v
+        width = call.v.shape[-1]
+        out, extra = out[..., :width], out[..., width:]
+    return out if call.transform_output is None else call.transform_output(out), extra
 
 
 def _is_empty(call: AttentionCall) -> bool:

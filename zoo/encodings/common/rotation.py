@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from zoo.attention import (
     is_transformed,
     upcast,
 )
+from zoo.attention.encoding import check_turned_values
 from zoo.encodings.common.frequencies import sum_angles
 from zoo.encodings.common.panels import Panels, drop_padding, frequency_panels, pair_panel
 from zoo.errors import OptionError
@@ -52,6 +55,12 @@ def rotate_pairs(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tens
     if not torch.is_grad_enabled():
         return multiply_pairs(x, table)
     return _RotatePairs.apply(x, table, angles)  # type: ignore[no-untyped-call]
+
+
+def rotate_back(x: Tensor, table: Tensor, angles: Tensor | None = None) -> Tensor:
+    """Apply the inverse of `rotate_pairs`, whose arguments these are."""
+    conjugate = torch.stack([table[..., 0], -table[..., 1]], dim=-1)
+    return rotate_pairs(x, conjugate, None if angles is None else -angles)
 
 
 class _RotatePairs(torch.autograd.Function):
@@ -181,6 +190,13 @@ class Rotary(Encoding):
         """Rotate heads [B, H, N, K] by tables. By default pairs of channels rotate."""
         return rotate_pairs(x, *tables)
 
+    def turn(self, x: Tensor, *tables: Tensor, back: bool = False) -> Tensor:
+        """Rotate values [B, H, N, K] by tables, or outputs back.
+
+        Unlike `rotate`, it has no factor of cos and sin, which serves scores.
+        """
+        return (rotate_back if back else rotate_pairs)(x, *tables)
+
     def embed(self, tokens: Tokens) -> Tokens:
         return self._with_rotation(tokens) if self.shared else tokens
 
@@ -189,25 +205,36 @@ class Rotary(Encoding):
         return tokens if made in tokens.shared_tables else self._with_rotation(tokens)
 
     def transform_query(self, q: Tensor, tokens: Tokens) -> Tensor:
+        return self._rotate_query_heads(self.rotate, q, self.get_rotation(tokens))
+
+    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
+        return self.rotate(k, *self.get_rotation(tokens))
+
+    def transform_value(self, v: Tensor, tokens: Tokens, *, back: bool = False) -> Tensor:
         tables = self.get_rotation(tokens)
+        if not back:
+            return self.turn(v, *tables)
+        return self._rotate_query_heads(partial(self.turn, back=True), v, tables)
+
+    def _rotate_query_heads(
+        self, rotate: Callable[..., Tensor], q: Tensor, tables: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Rotate query heads [B, H, N, K] by the tables of their key heads."""
         # One table for all heads, or as many key heads as query heads.
         is_same = all(table.dim() > 3 and table.shape[1] == 1 for table in tables)
         if is_same or self.dims.kv_heads in (None, self.dims.heads):
-            return self.rotate(q, *tables)
+            return rotate(q, *tables)
 
         # Tables have a head for each key head [B, G, N, ..]. In a decoding step the H / G query
         # heads of a group are rotated as tokens of one head.
         if q.shape[2] == 1:
             groups = self.dims.num_kv_heads
             members = q.reshape(q.shape[0], groups, q.shape[1] // groups, q.shape[-1])
-            rotated = self.rotate(members, *tables)
+            rotated = rotate(members, *tables)
             return rotated.reshape(*q.shape[:3], rotated.shape[-1])
         # Otherwise one query head of each group is rotated at a time, [B, G, N, K].
         members = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(2)
-        return torch.stack([self.rotate(one, *tables) for one in members], dim=2).flatten(1, 2)
-
-    def transform_key(self, k: Tensor, tokens: Tokens) -> Tensor:
-        return self.rotate(k, *self.get_rotation(tokens))
+        return torch.stack([rotate(one, *tables) for one in members], dim=2).flatten(1, 2)
 
     def get_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """Return the tables that `prepare` made for these tokens, or compute them."""
@@ -262,8 +289,20 @@ class CumulativeRotary(Encoding):
         def transform_query(x: Tensor) -> Tensor:
             return rotate_pairs(before(x).expand(queries.shape[0], -1, -1, -1), queries)
 
-        return call.replace(
+        turned = call.replace(
             q=rotate_pairs(call.q, queries),
             k=rotate_pairs(call.k, keys),
             transform_query=transform_query,
         )
+        return self._turn_values(turned, queries, keys) if self.turn_values else turned
+
+    def _turn_values(self, call: AttentionCall, queries: Tensor, keys: Tensor) -> AttentionCall:
+        """Turn values by the tables of keys, and outputs back by those of queries."""
+        check_turned_values(self, call.v)
+        after = call.transform_output
+
+        def transform_output(out: Tensor) -> Tensor:
+            back = rotate_back(out, queries)
+            return back if after is None else after(back)
+
+        return call.replace(v=rotate_pairs(call.v, keys), transform_output=transform_output)

@@ -335,6 +335,17 @@ class GridScaling(AxisScaling):
         return values
 
 
+def refuse_vanishing(rules: Sequence[ResolvedScaling]) -> None:
+    """Refuse a factor 0 of cos and sin where values turn: its tables have lost the angles.
+
+    Raises:
+        OptionError: A rule has it.
+    """
+    if any(rule.sharpening == 0 for rule in rules):
+        problem = "values cannot turn by cos and sin that attention_factor 0 makes 0"
+        raise OptionError("turn_values", f"{problem}; leave turn_values out")
+
+
 def extend_grid(
     dims: Dims, factors: Sequence[float], rules: Sequence[GridRule]
 ) -> dict[str, Mapping[str, Any]]:

@@ -75,6 +75,20 @@ def rotate_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
     return _RotateBySpectrum.apply(x, *tables)  # type: ignore[no-untyped-call]
 
 
+def rotate_back_by_spectrum(x: Tensor, *tables: Tensor) -> Tensor:
+    """Apply the inverse of `rotate_by_spectrum` to sums x [B, H, N, K] of rotated heads.
+
+    Gradients are correct in the same products: that of an output times an output is a score.
+    """
+    if len(tables) == 1:
+        return multiply_blocks(tables[0].mT, x)
+    if is_transformed(x):
+        _, _, basis, times, skew, *_ = tables
+        rotations = _plain_rotations(split_blocks(basis, skew.shape), times, skew)
+        return multiply_blocks(rotations.mT, x)
+    return _RotateBackBySpectrum.apply(x, *tables)  # type: ignore[no-untyped-call]
+
+
 def _plain_rotations(basis: Tensor, times: Tensor, skew: Tensor) -> Tensor:
     """Return Q^T exp(t S), [1|B, H, N, m, b, b], with derivatives of all orders of t and S.
 
@@ -118,30 +132,89 @@ class _RotateBySpectrum(torch.autograd.Function):
         grad_x = change_basis(g, basis.mT) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[2]:
             return grad_x, *(None,) * (5 + len(moments))
-        grad_angles = angle_gradient(x, g, table.shape[:-1]).to(table.dtype)
-        grad_moments = [_moment(g, x, times, power, basis) for power in range(len(moments))]
-        return grad_x, None, grad_angles, None, None, None, *grad_moments
+        return grad_x, *_spectral_gradients(g, x, table, basis, times, len(moments))
+
+
+class _RotateBackBySpectrum(torch.autograd.Function):
+    """x -> Q rot(-angles) x, with gradients of x, of the angles and of moments.
+
+    The product of its output and a gradient g is that of x and R g, as if g were rotated and x were
+    the gradient: the roles of `_RotateBySpectrum` are exchanged.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
+        basis = others[0]
+        unrotated = multiply_pairs(x, table, -1)
+        out = change_basis(unrotated, basis.mT)
+        ctx.save_for_backward(out, unrotated, table, *others)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        out, unrotated, table, basis, times, skew, *moments = ctx.saved_tensors
+        has_node = ctx.needs_input_grad[-1] and not torch.compiler.is_compiling()
+        spectral = ctx.next_functions[-1][0] if has_node else None
+        if is_derived_again(gradient) or (spectral is not None and spectral.is_recorded):
+            if spectral is not None:
+                spectral.is_recorded = True
+            rotations = _plain_rotations(split_blocks(basis, skew.shape), times, skew)
+            grad_x = multiply_blocks(rotations, gradient)
+            x = multiply_blocks(rotations, out)
+            plain = _exponential_gradients(x, gradient, rotations, basis, times, skew)
+            return grad_x, None, None, None, *plain, *(None for _ in moments)
+
+        rows = change_basis(gradient, basis)
+        rotated = multiply_pairs(rows, table) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[2]:
+            return rotated, *(None,) * (5 + len(moments))
+        others = _spectral_gradients(unrotated, rows, table, basis, times, len(moments))
+        return rotated, *others
+
+
+def _spectral_gradients(
+    g: Tensor, x: Tensor, table: Tensor, basis: Tensor, times: Tensor, moments: int
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of table, angles, basis, t, S and moments.
+
+    Args:
+        g: Gradients of coefficients before their rotation [B, H, N, K].
+        x: The coefficients.
+        table: cos and sin of the angles.
+        basis: The bases Q [H, m, b, b].
+        times: Factors t [1|B, H, N, m].
+        moments: Number of moments.
+    """
+    grad_angles = angle_gradient(x, g, table.shape[:-1]).to(table.dtype)
+    grad_moments = [_moment(g, x, times, power, basis) for power in range(moments)]
+    return None, grad_angles, None, None, None, *grad_moments
 
 
 def _differentiate_plainly(
     gradient: Tensor, rotated: Tensor, basis: Tensor, times: Tensor, skew: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, t and S from that of R x, with R of `_plain_rotations`."""
-    basis = split_blocks(basis, skew.shape)
-    rotations = _plain_rotations(basis, times, skew)  # [1|B, H, N, m, b, b]
+    rotations = _plain_rotations(split_blocks(basis, skew.shape), times, skew)
     grad_x = multiply_blocks(rotations.mT, gradient)
-
     # x = R^T R x has a graph, which the saved Q^T x has not, and takes no memory.
     x = multiply_blocks(rotations.mT, rotated)
+    return grad_x, *_exponential_gradients(gradient, x, rotations, basis, times, skew)
+
+
+def _exponential_gradients(
+    gradient: Tensor, x: Tensor, rotations: Tensor, basis: Tensor, times: Tensor, skew: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of t and S from that of R x, for rotations R [1|B, H, N, m, b, b]."""
     rows, columns = (split_channels(one, rotations) for one in (gradient, x))
     grad_rotations = (rows[..., :, None] * columns[..., None, :]).to(rotations.dtype)
+    basis = split_blocks(basis, skew.shape)
     grad_exponentials = basis[:, None] @ grad_rotations.sum_to_size(rotations.shape)
 
     factors = times[..., None, None]
     skew = skew[:, None]
     inner = exponential_gradient(factors * skew, grad_exponentials)
     grad_times = (inner * skew).sum((-2, -1))
-    return grad_x, grad_times, (inner * factors).sum_to_size(skew.shape).squeeze(1)
+    return grad_times, (inner * factors).sum_to_size(skew.shape).squeeze(1)
 
 
 class _Spectrum(torch.autograd.Function):
