@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.api.guard import guard
+from zoo.api.training import load
 from zoo.config.arguments import validate_options
 from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.packages import explain_imports
@@ -33,9 +34,9 @@ def audit(
     """Ask a model the laws of positions: whether padding, caches, packing and shifts change it.
 
     Args:
-        subject: A decoder or encoder of transformers, an `AuditSubject` with functions of token
-            ids, a folder with a model of transformers, or the address of a server with a
-            completions interface, as http://HOST/v1.
+        subject: A decoder or encoder of transformers or of zoo, an `AuditSubject` with functions of
+            token ids, a folder with a model of transformers, a run or a checkpoint of zoo, or the
+            address of a server with a completions interface, as http://HOST/v1.
         laws: Names of laws, as docs/audit.md lists them; by default all.
         size: Of a folder, "small" for the same architecture with few layers and random weights.
             By default the weights are loaded, if there are any.
@@ -54,7 +55,13 @@ def audit(
         DataError: The server is not reached, or gives no log-probabilities.
         CheckpointError: The folder holds no model that loads.
     """
-    from zoo.auditing.model_folder import AuditOptions, check_folder, is_address, load_folder
+    from zoo.auditing.model_folder import (
+        AuditOptions,
+        check_folder,
+        is_address,
+        is_run,
+        load_folder,
+    )
 
     options = validate_options(
         AuditOptions,
@@ -68,6 +75,9 @@ def audit(
             "timeout": timeout,
         },
     )
+    if is_run(subject):
+        # The task of a checkpoint has zoo's own model.
+        subject = load(subject)
     is_folder = isinstance(subject, str | os.PathLike) and not is_address(subject)
     _refuse_vain_options(options, is_folder=is_folder, is_server=is_address(subject))
     if is_folder:

@@ -427,7 +427,8 @@ def compare_packing(subject: AuditSubject) -> Iterator[ModelComparison]:
     if "documents" in subject.options:
         given = {"positions": positions} if "positions" in subject.options else {}
         ways.append(("numbers of documents", {**given, "documents": documents}))
-    if "positions" in subject.options:
+    # A subject that takes numbers of documents separates texts by these.
+    if "positions" in subject.options and "documents" not in subject.options:
         ways.append(("restarting positions", {"positions": positions}))
     if {"positions", "attention_mask"} <= subject.options:
         options = {"positions": positions, "attention_mask": visible[:, None]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,16 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 def is_address(subject: object) -> bool:
     """Return whether a word is the address of a server."""
     return isinstance(subject, str) and subject.startswith(("http://", "https://"))
+
+
+def is_run(subject: object) -> bool:
+    """Return whether a path is that of a run or a checkpoint of zoo."""
+    if not isinstance(subject, str | os.PathLike):
+        return False
+    path = Path(subject)
+    if path.suffix == ".ckpt" or path.name in ("latest", "last", "best"):
+        return True
+    return (path / "recipe.yaml").is_file() or (path / "checkpoints").is_dir()
 
 
 def load_reference(folder: str | Path) -> tuple[nn.Module, Any]:

@@ -79,14 +79,21 @@ class AuditSubject:
 
     @classmethod
     def from_model(cls, model: nn.Module) -> AuditSubject:
-        """Return the subject for a model of transformers.
+        """Return the subject for a model of transformers or of zoo.
 
         Args:
-            model: A decoder or an encoder with logits or hidden states as output.
+            model: A decoder or an encoder with logits or hidden states as output, or a task of zoo
+                with one.
 
         Raises:
             OptionError: It reads no token ids.
         """
+        # not before: it imports this module
+        from zoo.auditing.zoo_subjects import find_language_model, make_language_subject
+
+        language_model = find_language_model(model)
+        if language_model is not None:
+            return make_language_subject(language_model)
         if getattr(model, "main_input_name", None) != "input_ids":
             problem = f"{type(model).__name__} is no model of transformers that reads token ids"
             remedy = "pass zoo.AuditSubject(logits=..., cached=...) with functions of token ids"

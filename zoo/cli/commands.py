@@ -342,9 +342,9 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             arguments=[
                 Argument(
                     "folder",
-                    "FOLDER|URL",
-                    "a folder with config.json, with or without weights, or the address of a "
-                    "server with log-probabilities, as http://HOST/v1",
+                    "FOLDER|RUN|URL",
+                    "a folder with config.json, with or without weights, a run or a checkpoint of "
+                    "zoo, or the address of a server with log-probabilities, as http://HOST/v1",
                 ),
                 Argument("overrides", "key=value", "options", nargs="*"),
             ],

@@ -104,11 +104,11 @@ def list_weight_packages(known: argparse.Namespace) -> tuple[str, ...]:
 
 def list_audit_packages(known: argparse.Namespace) -> tuple[str, ...]:
     """Return the packages that an audit needs, with those that draw its page if there is one."""
-    from zoo.auditing.model_folder import is_address
+    from zoo.auditing.model_folder import is_address, is_run
 
     is_drawn = any(word.startswith("out=") and word.endswith(".html") for word in known.overrides)
-    is_server = is_address(known.folder)
-    has_model = not is_server or any(word.startswith("reference=") for word in known.overrides)
+    has_reference = any(word.startswith("reference=") for word in known.overrides)
+    has_model = has_reference or not (is_address(known.folder) or is_run(known.folder))
     return (*(("transformers",) if has_model else ()), *(EXTRAS["compare"] if is_drawn else ()))
 
 
