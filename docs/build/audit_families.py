@@ -1,0 +1,195 @@
+"""The table of all families of transformers that `zoo audit` was asked about.
+
+`python docs/build/audit_families.py` builds a small model of each decoder and encoder, asks it all
+laws, and adds a row to docs/audit/families.jsonl; families that have a row there of the installed
+versions are left out, so that it can be interrupted. It writes docs/audit/families.md at the end.
+With names of families it prints their reports and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import small_models
+import torch
+import transformers
+
+from zoo.auditing.model_folder import build_small
+from zoo.auditing.run_laws import audit_subject
+from zoo.auditing.subject import AuditSubject
+
+FOLDER = Path(__file__).parents[1] / "audit"
+RECORD, PAGE = FOLDER / "families.jsonl", FOLDER / "families.md"
+SECONDS = 60  # of computation, for one family
+FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")
+
+
+def list_families() -> Iterator[tuple[str, str]]:
+    """Yield the kind and the type of each family."""
+    for kind in ("decoder", "encoder"):
+        for name in small_models.list_types(kind):
+            yield kind, name
+
+
+def build(kind: str, name: str) -> tuple[Any, str]:
+    """Build a small model that reads a text, and name the way in which it was made small.
+
+    Raises:
+        ValueError: It cannot be built.
+    """
+    ids = torch.arange(3, 3 + small_models.TEXT)[None]
+    try:
+        # As `zoo audit FOLDER size=small` does with the configuration of a folder.
+        model = build_small(transformers.AutoConfig.for_model(name))
+        count = sum(parameter.numel() for parameter in model.parameters())
+        if count <= small_models.LARGEST:
+            with torch.no_grad():
+                model(input_ids=ids)
+            return model, "size=small"
+    # Configurations and models of a library fail in many ways.
+    except Exception:
+        pass
+    return small_models.build_model(name, kind), "sizes"
+
+
+def study(kind: str, name: str) -> dict[str, Any]:
+    """Ask a small model of a family all laws."""
+    try:
+        model, way = build(kind, name)
+    except ValueError as error:
+        return {"unbuilt": str(error)}
+    start = time.process_time()
+    report = audit_subject(AuditSubject.from_model(model))
+    return {
+        "class": type(model).__name__,
+        "built": way,
+        "laws": {result.law: result.status for result in report.results},
+        "broken": [{key: asdict(one)[key] for key in FIELDS} for one in report.broken],
+        "reasons": {one.law: one.reason for one in report.results if one.reason},
+        "notes": list(report.notes),
+        "seconds": round(time.process_time() - start, 1),
+    }
+
+
+def measure(kind: str, name: str) -> dict[str, Any]:
+    """Return the row of a family, which is studied in a process of its own for its peak memory."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+
+        def stop(number: int, frame: Any) -> None:
+            # An exception would be taken for a refusal of the model.
+            os.write(writer, json.dumps({"failed": f"no answer in {SECONDS} seconds"}).encode())
+            os._exit(0)
+
+        signal.signal(signal.SIGPROF, stop)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        try:
+            row = study(kind, name)
+        except Exception as error:
+            row = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+        with os.fdopen(writer, "w") as file:
+            file.write(json.dumps(row))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        text = file.read()
+    _, status, usage = os.wait4(child, 0)
+    row = json.loads(text) if text else {"failed": f"the process ended with {status}"}
+    row["megabytes"] = round(usage.ru_maxrss / 1024)
+    return {"kind": kind, "name": name, **row}
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """Return the rows of the record."""
+    if not RECORD.exists():
+        return []
+    return [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
+
+
+def write_page(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the page of all families."""
+    built = [row for row in rows if "laws" in row]
+    sound = [row for row in built if not row["broken"]]
+    days = sorted({row["date"] for row in rows})
+    lines = [
+        "# Families that were audited",
+        "",
+        f"`zoo audit` of {len(built)} of the {len(rows)} families of decoders and encoders in "
+        f"transformers {rows[0]['transformers']} with torch {rows[0]['torch']}, "
+        f"{days[0]} to {days[-1]}. Each is a small model with random weights: of the default "
+        "configuration as `size=small` builds it, or with sizes that its class takes.",
+        f"{len(sound)} keep all laws that they were asked, {len(built) - len(sound)} break one or "
+        "more. Written by `python docs/build/audit_families.py`.",
+        "",
+        "| family | kind | built | kept | broken | not asked | seconds | MB |",
+        "|---|---|---|--:|---|--:|--:|--:|",
+    ]
+    for row in built:
+        statuses = list(row["laws"].values())
+        broken = ", ".join(one["law"] for one in row["broken"])
+        lines.append(
+            f"| `{row['name']}` | {row['kind']} | {row['built']} | {statuses.count('kept')} | "
+            f"{broken} | {statuses.count('not asked')} | {row['seconds']} | {row['megabytes']:,} |"
+        )
+    lines += ["", "## What is broken", ""]
+    for row in built:
+        for one in row["broken"]:
+            place = f" in `{one['module']}`" if one["module"] else ""
+            since = f" since position {one['since']:,}" if one["since"] is not None else ""
+            cause = one["cause"] or "the place alone is known"
+            lines.append(
+                f"- `{row['name']}`, {one['law']}: {cause}{place}{since} "
+                f"(error {one['error']:.1e}, bound {one['bound']:.1e})"
+            )
+    lines += ["", "## Not built small, or not audited", ""]
+    lines += [
+        f"- `{row['name']}`: {row.get('unbuilt') or row.get('failed')}"
+        for row in rows
+        if "laws" not in row
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main(names: Sequence[str]) -> None:
+    """Ask all families, or print the rows of some."""
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    families = [pair for pair in list_families() if not names or pair[1] in names]
+    if names:
+        for kind, name in families:
+            print(json.dumps(measure(kind, name), indent=1), flush=True)
+        return
+    versions = {package: version(package) for package in ("transformers", "torch")}
+    FOLDER.mkdir(exist_ok=True)
+    known = {
+        (row["kind"], row["name"])
+        for row in read_rows()
+        if all(row[package] == number for package, number in versions.items())
+    }
+    for kind, name in families:
+        if (kind, name) in known:
+            continue
+        row = measure(kind, name)
+        row |= {"date": datetime.now(UTC).date().isoformat(), **versions}
+        with RECORD.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(kind, name, row.get("failed") or row.get("unbuilt") or row["seconds"], flush=True)
+    PAGE.write_text(write_page(read_rows()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
