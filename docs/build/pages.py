@@ -34,9 +34,10 @@ import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims, Encoding, describe_facts
-from zoo.benchmark.recorded_layers import describe_recorded_layers
+from zoo.benchmark.recorded_layers import describe_recorded_layers, describe_recorded_memory
 from zoo.cli.describe import (
     LAYER_TITLE,
+    MEMORY_TITLE,
     Sizes,
     choose_dims,
     count_encoding_parameters,
@@ -239,6 +240,9 @@ def _parameters(cls: type[Encoding]) -> Iterator[str]:
     if times:
         yield f"{LAYER_TITLE[:1].upper()}{LAYER_TITLE[1:]}:"
         yield from ("", *(f"- {key}: {text}" for key, text in times.items()), "")
+    yield f"{MEMORY_TITLE[:1].upper()}{MEMORY_TITLE[1:]}:"
+    memory = describe_recorded_memory(cls.name)
+    yield from ("", *(f"- {key}: {text}" for key, text in memory.items()), "")
 
 
 def _shape(value: Tensor) -> str:

@@ -13,7 +13,11 @@ from PIL import Image
 from torch import nn
 
 from zoo import encoding_class, encoding_names, registry
-from zoo.benchmark.recorded_layers import describe_recorded_layers, read_recorded_layers
+from zoo.benchmark.recorded_layers import (
+    describe_recorded_layers,
+    describe_recorded_memory,
+    read_recorded_layers,
+)
 from zoo.benchmark.result import compute_quartiles
 from zoo.cli import describe
 from zoo.config.command_line import parse_overrides
@@ -120,7 +124,7 @@ def test_the_time_of_a_layer_is_the_recorded_one(zoo, monkeypatch):
             assert result.machine["processor"] in block
             assert f"torch {result.machine['torch']}" in block
     page = Path(__file__).parents[2] / "docs" / "encodings" / "rope.md"
-    for text in describe_recorded_layers("rope").values():
+    for text in (describe_recorded_layers("rope") | describe_recorded_memory("rope")).values():
         assert text in block
         assert text in page.read_text()
 
@@ -131,7 +135,9 @@ def test_every_encoding_has_a_recorded_time():
         found = describe_recorded_layers(chain)
         assert "recorded on" in found
         assert len(found) > 1
+        assert describe_recorded_memory(name)
     assert describe_recorded_layers("nothing such") == {}
+    assert describe_recorded_memory("nothing such") == {}
 
 
 def test_a_list_is_shown_where_one_is_needed(zoo):

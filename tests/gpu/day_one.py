@@ -165,7 +165,8 @@ def list_values(session: Session) -> Iterator[Line]:
 
 def list_flex(session: Session) -> Iterator[Line]:
     """Compare FlexAttention with the reference, encodings for which `auto` chooses it first."""
-    kept = json.loads((Path(__file__).parent / "kept_bytes.json").read_text())
+    path = Path(zoo.__file__).parent / "benchmark" / "layer_memory.json"
+    kept = json.loads(path.read_text())
     passes = [("flex", "float32"), ("flex", "bfloat16")]
 
     def compare_compiled(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import weakref
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -257,13 +258,41 @@ class Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Memory:
+    """Bytes of the device in use, and the most of them since `reset`."""
+
+    def __init__(self) -> None:
+        self.used = self.peak = 0
+        self.known: set[int] = set()
+
+    def add(self, tensors: list[Tensor]) -> None:
+        """Count storages on the device until nothing holds them."""
+        for tensor in tensors:
+            if not isinstance(tensor, FakeTensor) or tensor.fake_device.type != "cuda":
+                continue
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.known:
+                self.known.add(storage._cdata)
+                self.used += storage.nbytes()
+                weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.used)
+
+    def _free(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.used -= size
+
+    def reset(self) -> None:
+        """Begin to look for the peak."""
+        self.peak = self.used
+
+
 class Operations(TorchDispatchMode):
     """Make fakes of tensors on the device, and note copies and sizes that wait for it."""
 
     def __init__(self, waits: set[str], fakes: FakeTensorMode, arrivals: Arrivals) -> None:
         super().__init__()
         self.waits, self.fakes, self.count = waits, fakes, 0
-        self.arrivals = arrivals
+        self.arrivals, self.memory = arrivals, Memory()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -288,6 +317,7 @@ class Operations(TorchDispatchMode):
             out = self.fakes.dispatch(func, types, args, kwargs)
         else:
             out = func(*args, **kwargs)
+        self.memory.add([one for one in tree_leaves(out) if isinstance(one, Tensor)])
         # _to_copy(source), copy_(target, source)
         if name.startswith(("aten._to_copy", "aten.copy_")):
             source = tensors[-1 if name.startswith("aten.copy_") else 0]
@@ -322,6 +352,12 @@ def is_view(func: Any) -> bool:
     )
 
 
+class Waits(set[str]):
+    """What the host waited for so far, and the memory of the device."""
+
+    memory: Memory
+
+
 class Moment:
     """Stand in for torch.cuda.Event; a wait for the last operation of the device is noted."""
 
@@ -340,9 +376,9 @@ class Moment:
 
 
 @contextlib.contextmanager
-def missing_device() -> Iterator[set[str]]:
+def missing_device() -> Iterator[Waits]:
     """Make tensors on cuda fakes, and yield the set of what the host waited for so far."""
-    waits: set[str] = set()
+    waits = Waits()
     with contextlib.ExitStack() as stack:
         for name, answer in {
             "torch.cuda.amp.common.amp_definitely_not_available": lambda: False,
@@ -359,6 +395,8 @@ def missing_device() -> Iterator[set[str]]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         arrivals = Arrivals(waits)
         operations = Operations(waits, FakeTensorMode(allow_non_fake_inputs=True), arrivals)
+
+        waits.memory = operations.memory
 
         def wait_for_all(device: Any = None) -> None:
             waits.add(f"torch.cuda.synchronize in {find_line()}")

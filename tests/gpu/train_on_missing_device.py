@@ -2,9 +2,10 @@
 
 `python tests/gpu/train_on_missing_device.py [NAME ...]` prints a line of JSON for each of the named
 encodings, planted faults and recipes: what the host waited for, what failed, and the bytes that a
-layer keeps for the backward pass. An encoding is examined in float32 and bfloat16, or with
+layer keeps for the backward pass and takes at the peak of a step. An encoding is examined in float32 and bfloat16, or with
 `NAME:float16` in float16. Without names, it examines all encodings and faults; with `-`, it reads names
-from standard input. With `--record` it writes the bytes to kept_bytes.json.
+from standard input. With `--record` it only counts the bytes, and writes them to
+`zoo/benchmark/layer_memory.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from unittest import mock
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from missing_device import missing_device, move  # noqa: E402, I001
+from missing_device import Waits, missing_device, move  # noqa: E402, I001
 
 import torch  # noqa: E402
 from small_recipes import LARGE, ROOT, shrink, write_data  # noqa: E402
@@ -44,7 +45,7 @@ from zoo.run.callbacks.nan_guard import FiniteGuard, StepRecord  # noqa: E402
 from zoo.run.processes import Processes  # noqa: E402
 from zoo.tasks.target_weights import TargetWeights  # noqa: E402
 
-KEPT = HERE / "kept_bytes.json"
+KEPT = ROOT / "zoo" / "benchmark" / "layer_memory.json"
 TOKENS = 8192
 """Length at which the kept bytes are counted: 8,192 tokens, or patches of 128 x 64."""
 HALVES = (torch.bfloat16, torch.float16)
@@ -193,8 +194,13 @@ def cast(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
     return torch.autocast("cuda", dtype if is_half else HALVES[0], enabled=is_half)
 
 
-def train(layer: zoo.Attention, length: int, dtype: torch.dtype, waits: set[str]) -> dict[str, Any]:
-    """Train a layer on the device for a step; return the backend that ran and the kept bytes."""
+def train(layer: zoo.Attention, length: int, dtype: torch.dtype, waits: Waits) -> dict[str, Any]:
+    """Train a layer on the device for a step.
+
+    Returns:
+        The backend that ran, the bytes kept for the backward pass, and those in use at the peak of
+        both passes, gradients included, beyond parameters and input.
+    """
     sizes: dict[int, int] = {}
     ran: list[str] = []
 
@@ -214,13 +220,19 @@ def train(layer: zoo.Attention, length: int, dtype: torch.dtype, waits: set[str]
         layer.zero_grad()
         x = torch.empty(1, length, 64, device="cuda", requires_grad=True)
         waits.clear()
+        before = waits.memory.used
+        waits.memory.reset()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cast(dtype):
             out = layer(x)
         out.float().square().sum().backward()
         check_gradients(layer)
         assert out.is_cuda
         assert x.grad.is_cuda
-    return {"backend": ran[0] if ran else layer.layer.backend, "bytes": sum(sizes.values())}
+    return {
+        "backend": ran[0] if ran else layer.layer.backend,
+        "bytes": sum(sizes.values()),
+        "peak": waits.memory.peak - before,
+    }
 
 
 def check_gradients(module: nn.Module) -> None:
@@ -304,6 +316,14 @@ def examine_encoding(
     return found.to_dict(kept=kept, passes=found.passes)
 
 
+def measure_memory(name: str) -> dict[str, Any]:
+    """Return what `train` finds for a layer at `TOKENS` tokens in bfloat16."""
+    layer = build(name, 1 if 1 in zoo.encoding_class(name).axes else 2, TOKENS)
+    with missing_device() as waits:
+        move(layer)
+        return train(layer, TOKENS, torch.bfloat16, waits)
+
+
 def show_dtype(dtype: torch.dtype) -> str:
     """Return the name of a dtype, without that of its package."""
     return str(dtype).removeprefix("torch.")
@@ -377,16 +397,15 @@ def examine(name: str) -> dict[str, Any]:
 def main(words: list[str]) -> None:
     """Examine what is named; write the kept bytes if asked to."""
     torch.set_num_threads(1)
-    names = [word for word in words if word != "--record"] or [*zoo.encoding_names(), *PLANTED]
-    kept = json.loads(KEPT.read_text())
+    names = words or [*zoo.encoding_names(), *PLANTED]
+    if "--record" in words:
+        kept = {name: measure_memory(name) for name in zoo.encoding_names()}
+        KEPT.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
+        return
     for name in map(str.strip, sys.stdin) if names == ["-"] else names:
         facts = examine(name)
         seconds = round(time.process_time(), 1)
         print(json.dumps({"name": name, **facts, "seconds": seconds}), flush=True)
-        if name in zoo.encoding_names():
-            kept[name] = facts["kept"]
-    if "--record" in words:
-        KEPT.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

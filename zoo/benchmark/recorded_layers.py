@@ -1,11 +1,14 @@
-"""The recorded time of an attention layer with each encoding, which comes with zoo.
+"""The recorded time and memory of an attention layer with each encoding, which come with zoo.
 
-`python docs/build/record_layers.py` writes the files. `zoo show ENCODING` and the site read them: a
-time that is measured anew each time differs by a fifth on a busy machine.
+`python docs/build/record_layers.py` writes the files of times, and
+`python tests/gpu/train_on_missing_device.py --record` that of memory, which is counted.
+`zoo show ENCODING` and the site read them: a time that is measured anew each time differs by a
+fifth on a busy machine.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib.resources import as_file, files
 
@@ -15,6 +18,8 @@ from zoo.run.machine import format_machine
 FOLDER = "benchmark/recorded"
 """Where the files are, relative to the package; each is the bench.json of a shape."""
 MEASURE = "layer"
+MEMORY = "benchmark/layer_memory.json"
+"""{encoding: backend, bytes kept for the backward pass, bytes in use at the peak of both passes}"""
 
 
 @cache
@@ -48,6 +53,30 @@ def describe_recorded_layers(name: str) -> dict[str, str]:
                 f"zoo {result.zoo_version}; {result.created}"
             )
     return {**found, "recorded on": " | ".join(dict.fromkeys(places))} if found else {}
+
+
+def describe_recorded_memory(name: str) -> dict[str, str]:
+    """Describe the memory of a layer with an encoding on a GPU, and relative to one without.
+
+    Args:
+        name: An encoding, in its default options.
+
+    Returns:
+        The bytes beyond weights and input, by what they are for; empty for what is not recorded.
+    """
+    recorded = json.loads(files("zoo").joinpath(MEMORY).read_text())
+    if name not in recorded:
+        return {}
+    layer, plain = recorded[name], recorded["none"]
+
+    def describe(key: str) -> str:
+        return f"{layer[key] / 1e6:,.1f} MB, {layer[key] / plain[key]:,.2f} of `none`"
+
+    return {
+        "kept for the backward pass": describe("bytes"),
+        "peak of both passes": describe("peak"),
+        "backend": layer["backend"],
+    }
 
 
 def _describe_row(result: BenchResult, row: BenchRow) -> str:

@@ -26,7 +26,7 @@ from zoo.attention.encoding import describe_facts
 from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.mixer import Mixer
-from zoo.benchmark.recorded_layers import describe_recorded_layers
+from zoo.benchmark.recorded_layers import describe_recorded_layers, describe_recorded_memory
 from zoo.citations import find_citations
 from zoo.config import Overrides, load, recipe_files
 from zoo.config.command_line import format_edits, parse_options
@@ -67,6 +67,9 @@ GRID_SIDE = 14
 MAX_TOKENS = 2**20
 """Above this number of tokens nothing is computed."""
 LAYER_TITLE = "time of a layer, forward and backward, relative to one without an encoding"
+MEMORY_TITLE = (
+    "memory of a layer on a GPU, by counting tensors (width 64, 4 heads, 8,192 tokens, bfloat16)"
+)
 Size = Annotated[int, Between(1, 2**16)]
 
 
@@ -324,6 +327,8 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         _format_block(f"cost, for {_format_dims(dims)}", costs),
         _format_block(LAYER_TITLE, describe_layer_times(name, cls)),
     ]
+    if memory := describe_recorded_memory(name):
+        blocks.append(_format_block(MEMORY_TITLE, memory))
     # the page has the encodings of zoo, and none of a plug-in
     if cls.__module__.startswith("zoo.encodings."):
         blocks.append(f"play with it: {SITE}play.html#{name}")

@@ -17,6 +17,9 @@ SMALL = 8
 # Numbers that are multiplied at once. More do not fit into the cache; with fewer the overhead of
 # each operation dominates.
 CACHED = 2**18
+# The same on a GPU: 16 MB in float32, which take longer than the launch of a kernel. A pass keeps
+# some 30 tensors of this size at its peak, whatever the number of tokens.
+LAUNCHED = 2**22
 # Number of squarings where the required number cannot be read: under a compiler, or on a GPU.
 SQUARINGS = 16
 
@@ -135,10 +138,12 @@ def _outer_products(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
 
 
 def split_times(times: Tensor, generators: Tensor) -> tuple[Tensor, ...]:
-    """Split times [T, P] so that the matrices of each part fit into the cache."""
-    if not is_small(generators):
+    """Split times [T, P] so that the matrices of each part fit into the cache, or into memory."""
+    # A compiler would repeat its graph for each part.
+    if torch.compiler.is_compiling() or has_variable_sizes():
         return (times,)
-    return times.split(max(CACHED // generators[0].numel(), 1))
+    numbers = CACHED if times.device.type == "cpu" else LAUNCHED
+    return times.split(max(numbers // generators[0].numel(), 1))
 
 
 def combine_generators(generators: Tensor, times: Tensor) -> Tensor:
@@ -171,6 +176,8 @@ def join_parts(results: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
     each = [one.unflatten(0, (part.shape[0], -1)) for one, part in zip(results, times, strict=True)]
     if len(each) == 1:
         return each[0]
+    if not is_small(each[0]):
+        return torch.cat(each)
     # The matrix elements come first in memory, so joining in that order copies whole runs.
     return torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
 
@@ -286,11 +293,15 @@ class _Exponential(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> Tensor:
-        parts = split_times(times, skew)
-        results = [_exponentiate(combine_generators(skew, part)) for part in parts]
-        exponentials, tensors, _ = zip(*results, strict=True)
-        ctx.counts = [len(one) for one in tensors] if is_small(skew) else []
-        kept = [tensor for one in tensors for tensor in one] if ctx.counts else []
+        parts, keeps = split_times(times, skew), is_small(skew)
+        exponentials, kept, ctx.counts = list[Tensor](), list[Tensor](), list[int]()
+        for part in parts:
+            exponential, tensors, _ = _exponentiate(combine_generators(skew, part))
+            exponentials.append(exponential)
+            if keeps:
+                kept += tensors
+                ctx.counts.append(len(tensors))
+            del tensors
         ctx.save_for_backward(skew, times, *kept)
         return join_parts(exponentials, parts)
 
@@ -304,20 +315,23 @@ class _Exponential(torch.autograd.Function):
             grad_times = inner @ skew.reshape(len(skew), -1).mT
             return (times.mT @ inner).reshape(skew.shape), grad_times
         parts = split_times(times, skew)
-        # Recover the steps of each part: saved in one flat list, or computed again.
-        steps: list[Steps] = []
-        for end, count in zip(accumulate(ctx.counts), ctx.counts, strict=True):
-            steps.append((kept[end - count : end], None))
-        if not steps:
-            steps = [_exponentiate(combine_generators(skew, part))[1:] for part in parts]
-
-        gradients = [one.flatten(0, 1) for one in gradient.split([len(part) for part in parts])]
-        found = [_backward(one, *step) for one, step in zip(gradients, steps, strict=True)]
-        pairs = zip(found, parts, strict=True)
-        grad_skew = torch.stack([generator_gradient(*pair) for pair in pairs]).sum(0)
-        if not ctx.needs_input_grad[1]:
-            return grad_skew, None
-        return grad_skew, torch.cat([time_gradient(one, skew) for one in found])
+        gradients = gradient.split([len(part) for part in parts])
+        ends = [*accumulate(ctx.counts, initial=0)] if ctx.counts else []
+        grads_skew, grads_times = list[Tensor](), list[Tensor]()
+        for number, (part, each) in enumerate(zip(parts, gradients, strict=True)):
+            # The steps of a part were saved in one flat list, or are computed again.
+            if ends:
+                steps: Steps = (kept[ends[number] : ends[number + 1]], None)
+            else:
+                steps = _exponentiate(combine_generators(skew, part))[1:]
+            inner = _backward(each.flatten(0, 1), *steps)
+            # else it would live on while the next part is computed
+            del steps
+            grads_skew.append(generator_gradient(inner, part))
+            if ctx.needs_input_grad[1]:
+                grads_times.append(time_gradient(inner, skew))
+        grad_times = torch.cat(grads_times) if grads_times else None
+        return torch.stack(grads_skew).sum(0), grad_times
 
 
 def _exponentiate(skew: Tensor) -> tuple[Tensor, list[Tensor], Tensor | None]:
