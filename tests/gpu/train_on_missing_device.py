@@ -318,7 +318,7 @@ def examine_encoding(
 
 def measure_memory(name: str) -> dict[str, Any]:
     """Return what `train` finds for a layer at `TOKENS` tokens in bfloat16."""
-    layer = build(name, 1 if 1 in zoo.encoding_class(name).axes else 2, TOKENS)
+    layer = build(name, min(zoo.encoding_class(name).axes), TOKENS)
     with missing_device() as waits:
         move(layer)
         return train(layer, TOKENS, torch.bfloat16, waits)
