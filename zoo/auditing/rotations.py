@@ -19,6 +19,7 @@ from zoo.auditing.subject import AuditSubject, NotAskedError
 from zoo.errors import OptionError
 from zoo.integrations.equipment import TurnedChannels
 from zoo.integrations.own_rotation import (
+    OF_AXES,
     PLACES,
     OwnRotation,
     fit_rotation,
@@ -186,7 +187,7 @@ class ConfiguredRotation:
         entries = {
             key: value
             for key, value in {**self.entries, **changes}.items()
-            if key not in OF_ATTENTION and value is not None
+            if key not in (*OF_ATTENTION, *OF_AXES) and value is not None
         }
         options = read_rope_parameters(entries, self.length)
         if self.kind in FIXED_LENGTH and "scaling" in options:

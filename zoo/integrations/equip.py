@@ -27,6 +27,7 @@ from zoo.integrations.equipment import (
     TurnedChannels,
     find_changed,
     is_equipped,
+    spread_axes,
 )
 from zoo.integrations.own_rotation import OwnPositions, describe_choice
 from zoo.integrations.saved_equipment import WEIGHTS, find_model_class, load_weights, read_saved
@@ -74,6 +75,11 @@ class Adapter(Protocol):
     @property
     def keeps_rotation(self) -> bool:
         """True if the model has a rotation that no encoding equals, and that may stay in it."""
+        ...
+
+    @property
+    def position_axes(self) -> int:
+        """Number of axes of the positions that the model takes."""
         ...
 
     @property
@@ -236,6 +242,8 @@ def install(
             zoo does not know. The model is then unchanged.
     """
     sizes = adapter.find_sizes(length)
+    if _need_axes({**others, **factories}, sizes[0], adapter.position_axes):
+        sizes = spread_axes(sizes, adapter.position_axes)
     dims = sizes[0]
     by_layer: list[Mapping[str, EncodingFactory] | None] = []
     if chosen is not None:
@@ -268,6 +276,26 @@ def install(
         raise
     vars(model)[SURGERY] = surgery
     return equipment, removed
+
+
+def _need_axes(factories: Mapping[str, EncodingFactory], dims: Dims, axes: int) -> bool:
+    """Return whether an encoding reads all axes of a model's positions, and not one of them."""
+    if axes <= dims.axes:
+        return False
+    with torch.device("meta"):
+        return any(
+            not _accepts(make, dims) and _accepts(make, *spread_axes([dims], axes))
+            for make in factories.values()
+        )
+
+
+def _accepts(make: EncodingFactory, dims: Dims) -> bool:
+    """Return whether an encoding can be made for these sizes."""
+    try:
+        make(dims)
+    except OptionError:
+        return False
+    return True
 
 
 def _list_bare(adapter: Adapter, chosen: Sequence[int] | None) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ model dim, P axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -111,6 +111,16 @@ class TurnedChannels:
             turned = _interleave(turned)
         rest = [part for part in (before, after) if part.shape[-1]]
         return torch.cat([turned, *rest], dim=-1) if rest else turned
+
+
+def spread_axes(sizes: Sequence[Dims], axes: int) -> tuple[Dims, ...]:
+    """Return sizes of layers whose tokens have positions on so many axes, in place of one."""
+    return tuple(
+        replace(one, axes=axes, length=None if one.length is None else (one.tokens,) * axes)
+        if one.axes == 1 < axes
+        else one
+        for one in sizes
+    )
 
 
 @dataclass
@@ -562,8 +572,11 @@ class Equipment(nn.Module, Encoded):
         sizes = forward_pass.grid_size
         if sizes is None:
             assert positions is not None
-            pos = positions[..., None].to(torch.promote_types(x.dtype, torch.float32))
-            tokens = Tokens.at(x, pos, None, document, ordered=self.causal)
+            axes = self.dims.axes
+            # A token of a text has the same position on all axes.
+            pos = positions if positions.dim() == 3 else positions[..., None].expand(-1, -1, axes)
+            pos = pos.to(torch.promote_types(x.dtype, torch.float32))
+            tokens = Tokens.at(x, pos, None, document, ordered=self.causal and axes == 1)
             if self.causal:
                 return tokens
             if document is None:

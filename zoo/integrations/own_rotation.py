@@ -24,6 +24,8 @@ from zoo.integrations.rope_parameters import FIXED_LENGTH, OF_ATTENTION, read_ro
 from zoo.options import Choice
 from zoo.options.plain import format_call
 
+OF_AXES = ("mrope_section", "mrope_interleaved")
+"""Entries about axes of positions, which are measured."""
 SAME_ANGLE = 2e-4  # radians per token, by which two measured frequencies may differ
 CLOSE = 1e-5  # relative; transformers computes frequencies in float32
 RESIDUAL = {torch.float64: 1e-4, torch.float32: 2e-4}  # of a rotation, relative; else HALF_RESIDUAL
@@ -41,17 +43,20 @@ class OwnRotation:
         channels: The rotated channels.
         frequencies: Radians per token of each pair, float64 [R/2].
         factor: Factor of cos and sin.
+        axes: The axis of positions (t, h, w) that turns each pair; empty if there is one axis.
     """
 
     channels: TurnedChannels
     frequencies: Tensor
     factor: float
+    axes: tuple[int, ...] = ()
 
     def equals(self, other: OwnRotation | None) -> bool:
         """Return whether another rotation is the same but for rounding."""
         return (
             other is not None
             and self.channels == other.channels
+            and self.axes == other.axes
             and abs(self.factor - other.factor) <= CLOSE
             and torch.allclose(self.frequencies, other.frequencies, rtol=CLOSE, atol=1e-9)
         )
@@ -64,7 +69,8 @@ class OwnRotation:
             length: Training length in tokens, which some rules of scaling read.
         """
         try:
-            entries = {key: one for key, one in parameters.items() if key not in OF_ATTENTION}
+            ignored = (*OF_ATTENTION, *(OF_AXES if self.axes else ()))
+            entries = {key: one for key, one in parameters.items() if key not in ignored}
             options = read_rope_parameters(entries, length)
             like = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
             rope: Any = make_factory(Choice("rope", options))(
@@ -118,14 +124,18 @@ class MeasuredRope(Rotary):
 
     name = "rope"
     part = "rotation"
+    axes = (1, 3)
     point_axes = (1,)
 
     def __init__(self, dims: Dims, rotation: OwnRotation) -> None:
         super().__init__(dims)
+        if rotation.axes and dims.axes == 1:
+            raise OptionError("name", "it rotates by three axes of positions, and there is one")
         self.width = rotation.channels.width
         # numbers, and no buffer, which a change of dtype would round
         self.frequencies = rotation.frequencies.tolist()
         self.factor = rotation.factor
+        self.axis_of_pair = rotation.axes
         self.identity_at_zero = rotation.factor == 1
 
     @classmethod
@@ -143,7 +153,12 @@ class MeasuredRope(Rotary):
         return (self.factor * cos_sin(compute_angles(pos, frequencies)),)
 
     def wave_vectors(self, like: Tensor) -> Tensor:
-        return like.new_tensor(self.frequencies)[None, None]
+        waves = like.new_tensor(self.frequencies)[None, None]
+        if self.dims.axes == 1:
+            return waves
+        axes = torch.tensor(self.axis_of_pair, device=like.device)
+        is_own = axes == torch.arange(self.dims.axes, device=like.device)[:, None, None]
+        return waves * is_own
 
 
 def fit_rotation(off: Tensor, on: Tensor, widths: Sequence[int]) -> OwnRotation | None:
@@ -200,6 +215,20 @@ def fit_rotation(off: Tensor, on: Tensor, widths: Sequence[int]) -> OwnRotation 
     if (torch.polar(turns.abs(), expected) - turns).abs().max() > 10 * tolerance * factor:
         raise OptionError("model", "its angles are not the position times a frequency")
     return OwnRotation(channels, frequencies, factor)
+
+
+def find_turned_pairs(off: Tensor, on: Tensor, channels: TurnedChannels) -> Tensor:
+    """Return which pairs of channels turned, bool [R/2].
+
+    Args:
+        off: Heads [B, H, N, K] with angles of 0.
+        on: The same heads with other angles.
+        channels: The channels that may turn.
+    """
+    before, after = (to_pairs(heads, channels) for heads in (off, on))
+    power = before.abs().square().sum((0, 1)).clamp(min=1e-30)
+    turns = (after * before.conj()).sum((0, 1)) / power  # [N, R/2]
+    return turns.angle().abs().amax(0) > 10 * RESIDUAL.get(on.dtype, HALF_RESIDUAL)
 
 
 def is_rotation_in_other_axes(off: Tensor, on: Tensor, width: int) -> bool:

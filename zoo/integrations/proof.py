@@ -58,13 +58,16 @@ class AttentionRecord:
     results: list[Any] = field(default_factory=list)
 
 
-def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> list[EqualityLaw]:
+def list_laws(
+    model: nn.Module, inputs: Mapping[str, Any], is_causal: bool, *, has_axes: bool = False
+) -> list[EqualityLaw]:
     """List the laws of a model that reads text, or the only one of a model that reads images.
 
     Args:
         model: The model.
         inputs: Its arguments for one pass.
         is_causal: Whether it has a causal mask.
+        has_axes: Whether tokens have positions of time, height and width.
     """
     laws = [EqualityLaw("one pass", lambda model: model(**inputs))]
     if "input_ids" not in inputs:
@@ -85,6 +88,12 @@ def list_laws(model: nn.Module, inputs: Mapping[str, Any], is_causal: bool) -> l
             given["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         return model(input_ids=padded, **given)
 
+    if has_axes:
+        steps = torch.arange(count, device=ids.device)
+        axes = torch.stack([steps // 4, steps // 2, steps % 5])[:, None]
+        laws.append(
+            EqualityLaw("three axes", lambda m: m(input_ids=ids, position_ids=axes, **plain))
+        )
     laws.append(EqualityLaw("padding on the right", lambda m: pad(m, is_left=False), 0, count))
     if not is_causal:
         return laws

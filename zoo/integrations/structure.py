@@ -23,6 +23,7 @@ from zoo.integrations.interface_calls import Handler, InterfaceCall, watch_inter
 from zoo.integrations.own_rotation import (
     SAME_ANGLE,
     OwnRotation,
+    find_turned_pairs,
     fit_rotation,
     is_rotation_in_other_axes,
     list_buffers,
@@ -30,11 +31,14 @@ from zoo.integrations.own_rotation import (
     sharpen_frequencies,
 )
 from zoo.integrations.weightless import is_weightless, stand_in_weights
+from zoo.utils import raise_if_out_of_memory
 
 # what a base model receives
 INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features")
 LENGTH = 24  # tokens of a text that finds the structure
 CHANGED_TOKEN = 9
+AXES = 3  # of the positions of texts with pictures
+FAR_STEP = 4099  # between positions that also turn the slowest pairs
 EDGE = 4  # tokens at the ends of a spectrogram that convolutions tell apart
 MIXING = 1e-5  # relative change of another token by which a module mixes tokens
 
@@ -377,7 +381,47 @@ class StructureFinder:
                 found[call.module] = sharpen_frequencies(rotation, known)
             except OptionError as error:
                 raise OptionError("model", f"{where}: {error.message}") from None
-        return found
+        return self._add_axes(trace, still, found)
+
+    def _add_axes(
+        self,
+        trace: Trace,
+        still: Sequence[InterfaceCall],
+        found: dict[nn.Module, OwnRotation | None],
+    ) -> dict[nn.Module, OwnRotation | None]:
+        """Add the axis of positions that turns each pair, where a model takes three of them."""
+        turning: list[dict[nn.Module, Tensor]] = []
+        if not accepts(self.model, "position_ids"):
+            return found
+        rows, count = self.inputs["input_ids"].shape
+        for axis in range(AXES):
+            positions = torch.zeros(AXES, rows, count, dtype=torch.long)
+            positions[axis] = FAR_STEP * torch.arange(count)
+            try:
+                calls = self._replay(trace, position_ids=positions.to(self.inputs["input_ids"]))
+            # A model of texts refuses positions of this shape in one way or another.
+            except Exception as error:
+                raise_if_out_of_memory(error)
+                return found
+            moved = {}
+            for call, off in zip(calls, still, strict=True):
+                rotation = found[call.module]
+                if rotation is not None:
+                    moved[call.module] = find_turned_pairs(off.q, call.q, rotation.channels)
+            turning.append(moved)
+        added = {**found}
+        for module, rotation in found.items():
+            if rotation is None:
+                continue
+            pairs = torch.stack([moved[module] for moved in turning])  # [3, R/2]
+            if not pairs[1:].any():
+                return found
+            still_pairs = rotation.frequencies == 0
+            if not (still_pairs | (pairs.sum(0) == 1)).all():
+                problem = f"law rotation, the attention {self.names[module]}: pairs of channels"
+                raise OptionError("model", f"{problem} rotate by none or several of its axes")
+            added[module] = replace(rotation, axes=tuple(pairs.long().argmax(0).tolist()))
+        return added
 
     def _list_frequencies(self, rotary: RotaryModule) -> list[Tensor]:
         """List what may be the frequencies of a rotary module."""

@@ -36,6 +36,7 @@ class TimmAdapter:
     turned: tuple[TurnedChannels | None, ...] = ()
     keeps_rotation = False
     notes: tuple[str, ...] = ()
+    position_axes = 2
     without_position: tuple[int, ...] = ()
     windowed: tuple[bool, ...] = ()
     adds_positions = True

@@ -33,6 +33,7 @@ class TorchAdapter:
     turned: tuple[TurnedChannels | None, ...] = ()
     keeps_rotation = False
     notes: tuple[str, ...] = ()
+    position_axes = 1
     without_position: tuple[int, ...] = ()
     windowed: tuple[bool, ...] = ()
     adds_positions = False

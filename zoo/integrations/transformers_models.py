@@ -38,6 +38,7 @@ from zoo.integrations.equipment import (
     Surgery,
     TurnedChannels,
     find_active,
+    spread_axes,
 )
 from zoo.integrations.evaluating import evaluating, stirred
 from zoo.integrations.given_masks import find_documents, follows_mask, read_visible
@@ -53,6 +54,7 @@ from zoo.integrations.own_rotation import (
 from zoo.integrations.proof import Prover, list_laws
 from zoo.integrations.rope_parameters import FIXED_LENGTH, read_kind
 from zoo.integrations.structure import (
+    AXES,
     RotaryModule,
     Structure,
     accepts,
@@ -180,6 +182,14 @@ class TransformersAdapter:
             "such layers may let packed texts see each other; pass one text in a row",
         )
 
+    @property
+    def position_axes(self) -> int:
+        """Number of axes of the positions that the model takes."""
+        if self.structure.is_image:
+            return 2
+        rotations = (found.rotation for found in self.structure.attentions)
+        return AXES if any(one is not None and one.axes for one in rotations) else 1
+
     def find_sizes(self, length: int | tuple[int, ...] | None) -> tuple[Dims, ...]:
         """Return the sizes of each layer, with the training length as the default length."""
         config = self.base.config
@@ -244,7 +254,9 @@ class TransformersAdapter:
             options = rotation.translate(parameters, original) if original else None
             if options is not None:
                 options = fix_length(options, length)
-                choice = Choice("rope", options)
+                choice = self._name_own(rotation, options)
+                if choice is None:
+                    break
                 return _make_narrow(make_factory(choice), width), describe_choice(choice)
             if read_kind(parameters) in FIXED_LENGTH and not nested:
                 named = ", ".join(f"{key}={value}" for key, value in parameters.items())
@@ -255,6 +267,22 @@ class TransformersAdapter:
             partial(MeasuredRope.in_layer, rotation=rotation),
             "rope(the model's own frequencies)",
         )
+
+    def _name_own(self, rotation: OwnRotation, options: Mapping[str, Any]) -> Choice | None:
+        """Return `rope`, or `mrope` by the axes of pairs; None if it has no such layout."""
+        if not rotation.axes:
+            return Choice("rope", options)
+        counts = [rotation.axes.count(axis) for axis in range(AXES)]
+        for layout in ("interleaved", "blocks"):
+            choice = Choice("mrope", {"sections": counts, "layout": layout, **options})
+            try:
+                made: Any = make_factory(choice)(Dims(rotation.channels.width, 1, AXES))
+            except OptionError:
+                continue
+            waves = made.wave_vectors(torch.zeros(1, dtype=torch.float64))[:, 0]
+            if waves.argmax(0).tolist() == [*rotation.axes]:
+                return choice
+        return None
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
         """Put the encodings into the model, and describe what was removed from it.
@@ -279,6 +307,7 @@ class TransformersAdapter:
     def _with_own_positions(self) -> Iterator[tuple[Equipment, Surgery]]:
         """Make an equipment with the model's own positions, and undo its installation."""
         sizes, rotations = self.find_sizes(None), self._list_rotations()
+        sizes = spread_axes(sizes, self.position_axes)
         measured = [partial(MeasuredRope.in_layer, rotation=one) for one in rotations]
         factories = {"rope": self._join_layers(measured)} if rotations else {}
         example = next(self.model.parameters())
@@ -316,7 +345,8 @@ class TransformersAdapter:
         """
         self.last_position = _find_last_position(equipment)
         prover = Prover(self.model, self.attentions)
-        laws = list_laws(self.model, self._make_inputs(), self.causal)
+        has_axes = self.position_axes == AXES
+        laws = list_laws(self.model, self._make_inputs(), self.causal, has_axes=has_axes)
         if self.last_position is not None:
             # Frequencies that are made for one length equal the model's own in such a text alone.
             laws = laws[:1]
@@ -636,8 +666,11 @@ class PassHooks:
         mask = given.get("attention_mask")
         cache = next((value for value in given.values() if isinstance(value, Cache)), None)
         positions = given.get("position_ids")
-        if positions is None:
+        if positions is None or equipment.dims.axes == AXES:
             positions = current.positions
+        places = None
+        if isinstance(positions, Tensor) and positions.dim() == 3:
+            positions, places = split_axes(positions, equipment.dims.axes)
 
         # Layers that are no attention receive no mask of pairs: that of the model says the same.
         if not isinstance(mask, Tensor) or mask.dim() != 4:
@@ -663,6 +696,7 @@ class PassHooks:
         if positions is None:
             start = 0 if cache is None else int(cache.get_seq_length())
             positions = torch.arange(start, start + count, device=x.device)[None]
+        positions = positions if places is None else places
         return positions, document if equipment.needs_documents else None
 
     def _find_pass(self, kwargs: Mapping[str, Any]) -> ForwardPass:
@@ -674,6 +708,29 @@ class PassHooks:
             problem = "the layers of this model do not hand on what they need to be recomputed"
             raise OptionError("model", f"{problem}; train it without gradient checkpointing")
         return self.current
+
+
+def split_axes(positions: Tensor, axes: int) -> tuple[Tensor, Tensor | None]:
+    """Split positions of time, height and width, as models of texts with pictures take them.
+
+    Args:
+        positions: Positions int [3, B, N], or [4, B, N] with those of the text first.
+        axes: Number of axes that the encodings read.
+
+    Returns:
+        Positions of the text int [B, N], or those of time; and for three axes all, int [B, N, 3].
+
+    Raises:
+        OptionError: The encodings read one position, and tokens have different ones.
+    """
+    *text, places = positions.split((len(positions) - AXES, AXES))
+    first = text[0][0] if len(positions) > AXES else places[0]
+    if axes == AXES:
+        return first, places.permute(1, 2, 0)
+    if not positions.is_meta and bool((places != places[:1]).any()):
+        problem = "tokens have different positions of time, height and width, and the encoding"
+        raise OptionError("position_ids", f"{problem} reads one; equip the model with mrope or own")
+    return places[0], None
 
 
 def take_states(
