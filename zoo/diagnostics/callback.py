@@ -355,7 +355,9 @@ def group_by_measure(names: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
 def summarize_layer(attention: LayerAttention) -> dict[str, float]:
     """Return the means over heads of a layer's metrics and of its encodings' values."""
     found = {kind.name: kind.compute(attention) for kind in list_metrics(attention)}
-    message = {name: float(value.nanmean()) for name, value in found.items()}
+    # one copy to the host for all metrics, for which it waits once
+    means = torch.stack([value.nanmean().double() for value in found.values()]).tolist()
+    message = dict(zip(found, means, strict=True))
     for panel in attention.chain.panels(attention.call):
         if isinstance(panel, Bars):
             values = [*panel.values.values()]
