@@ -2,6 +2,9 @@
 
 from zoo import functional as functional
 from zoo.api.audit import audit as audit
+from zoo.api.audit import audit_batches as audit_batches
+from zoo.api.audit import audit_rotary as audit_rotary
+from zoo.api.audit import audit_training as audit_training
 from zoo.api.comparison import ClaimsResult as ClaimsResult
 from zoo.api.comparison import ComparisonFigure as ComparisonFigure
 from zoo.api.comparison import ComparisonResult as ComparisonResult

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from zoo.errors import ARGUMENT, ConfigIssue, OptionError, RecipeError
 from zoo.packages import explain_imports
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from zoo.auditing.audit_report import AuditReport
     from zoo.auditing.model_folder import AuditOptions
 
@@ -141,3 +144,91 @@ def _audit_address(url: str, options: AuditOptions) -> AuditReport:
         server = connect(url, options.model, options.timeout or 60.0)
         reference = None if options.reference is None else load_reference(options.reference)
     return audit_server(server, reference, options.laws)
+
+
+@guard
+def audit_rotary(layer: Any, config: Any) -> AuditReport:
+    """Compare a rotary layer with a configuration, at all positions up to the configured length.
+
+    Args:
+        layer: A module or a function of states and positions, or of positions, that returns cos and
+            sin or complex numbers; or one of queries, keys and positions, with heads [B, H, N, K],
+            that returns them turned.
+        config: A configuration of transformers, or an object with its entries `rope_theta` or
+            `rope_parameters`, `max_position_embeddings`, and `head_dim` or `hidden_size` and
+            `num_attention_heads`.
+
+    Returns:
+        A report of the law `rotary`. A configuration names no layout of channels: it is a note.
+
+    Raises:
+        RecipeError: The layer answers no call with a rotation, or the configuration has no width.
+    """
+    with explain_imports():
+        from zoo.auditing.loose_rotary import ask_rotary_layer
+    return _report(layer, lambda: _gather(ask_rotary_layer(layer, config)))
+
+
+@guard
+def audit_batches(batches: Iterable[Any], documents: Sequence[Any]) -> AuditReport:
+    """Ask what a collator or a packer made of documents the laws of batches.
+
+    Args:
+        batches: Batches, such as a loader: mappings with `input_ids` [B, N] and, if they have them,
+            `labels`, `position_ids`, `attention_mask`, numbers of texts such as `seq_idx`, and
+            cumulative lengths such as `cu_seq_lens_q`.
+        documents: Token ids of the documents that the batches were made of.
+
+    Returns:
+        A report. Errors are numbers of tokens.
+
+    Raises:
+        RecipeError: A batch has no token ids, or there are none.
+    """
+    with explain_imports():
+        from zoo.auditing.batches import ask_batches
+    return _report(batches, lambda: (ask_batches(batches, documents), ()))
+
+
+@guard
+def audit_training(
+    step: Callable[..., tuple[Any, Mapping[str, Tensor]]], documents: Sequence[Any]
+) -> AuditReport:
+    """Ask a training step whether packing, accumulation and checkpointing keep its gradients.
+
+    Args:
+        step: `step(documents)` returns the loss and {parameter: gradient} of documents that are
+            computed one by one, without an update. Keywords ask for another way: `packed=True` for
+            one row of all documents, `accumulation=2` for two parts of the batch, and
+            `checkpointing=True`. A way whose keyword it lacks is not asked.
+        documents: The documents, of different lengths, as the step takes them.
+
+    Returns:
+        A report. Errors are differences of gradients over the largest gradient.
+
+    Raises:
+        RecipeError: The step returns something else, or there are less than two documents.
+    """
+    with explain_imports():
+        from zoo.auditing.training import ask_training
+    return _report(step, lambda: (ask_training(step, documents), ()))
+
+
+def _gather(answer: tuple[Any, tuple[str, ...]]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    return (answer[0],), answer[1]
+
+
+def _report(subject: Any, ask: Callable[[], tuple[Any, tuple[str, ...]]]) -> AuditReport:
+    """Return the report of laws about something else than a model."""
+    from importlib.metadata import version
+
+    from zoo.auditing.audit_report import AuditReport
+
+    start = time.perf_counter()
+    try:
+        results, notes = ask()
+    except OptionError as error:
+        raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None
+    name = getattr(subject, "__name__", None) or type(subject).__name__
+    versions = {package: version(package) for package in ("torch", "transformers")}
+    return AuditReport(results, notes, name, versions, time.perf_counter() - start)

@@ -301,6 +301,12 @@ def find_explanation(
                 return None
             # A model that ignores its positions computes the same without them.
             return find_ignored_positions(law, subject, scene, reproduces)
+    if sound is not subject:
+        try:
+            if reproduces(emulate(sound, scene)):
+                return None  # the other pass is the wrong one
+        except (*REFUSALS, NotAskedError):
+            return None
     window = read_window(sound.model.config.get_text_config())
     names = dict(sound.model.named_modules())
     attentions = find_attentions(sound)
@@ -388,6 +394,56 @@ def find_later_tokens(subject: AuditSubject, ids: Tensor) -> tuple[str, str, str
                 last = int(row.nonzero()[-1])
                 return path, "mask_causal", f"token {token} sees later ones, up to token {last}"
     return None
+
+
+def find_running_state(
+    subject: AuditSubject, comparison: ModelComparison, bound: float, module: str
+) -> str | None:
+    """Return the class of a module, if its calls for each text of a row keep the law.
+
+    Args:
+        subject: The subject that breaks the law.
+        comparison: A text alone, and packed behind another one.
+        bound: The largest error that rounding explains.
+        module: Where they begin to differ.
+    """
+    place = dict(subject.model.named_modules()).get(module)
+    if place is None or place in find_attentions(subject) or comparison.scene is None:
+        return None
+    count, first = comparison.scene.ids.shape[1], comparison.tokens.start
+
+    def split(value: Any, part: slice) -> Any:
+        if isinstance(value, tuple):
+            return tuple(split(one, part) for one in value)
+        if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[1] == count:
+            return value[:, part]
+        return value
+
+    def join(first: Any, second: Any) -> Any:
+        if isinstance(first, tuple):
+            return tuple(join(*pair) for pair in zip(first, second, strict=True))
+        return torch.cat([first, second], 1) if isinstance(first, Tensor) else first
+
+    with ExitStack() as stack:
+        for other in subject.model.modules():
+            if type(other) is not type(place):
+                continue
+
+            def call(*args: Any, sound: Any = other.forward, **kwargs: Any) -> Any:
+                outputs = [
+                    sound(
+                        *(split(one, part) for one in args),
+                        **{name: split(one, part) for name, one in kwargs.items()},
+                    )
+                    for part in (slice(first), slice(first, None))
+                ]
+                return join(*outputs)
+
+            stack.callback(vars(other).pop, "forward")
+            vars(other)["forward"] = call
+        tested = comparison.select(comparison.tested(subject))
+    reference = comparison.select_reference(comparison.reference(subject))
+    return type(place).__name__ if measure_error(tested, reference) <= bound else None
 
 
 def find_other_keys(subject: AuditSubject, comparison: ModelComparison, bound: float) -> str | None:

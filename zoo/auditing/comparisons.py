@@ -21,6 +21,7 @@ SINGLE = (5, *(1,) * (LENGTH - 5))
 NARROW = 16  # tokens of a window in a copy
 LONGEST = 4096  # tokens of an original length that is crossed
 MASK = "a mask of four axes"
+RESTARTS = "restarting positions"
 Compute = Callable[[AuditSubject], Tensor]
 
 
@@ -429,7 +430,7 @@ def compare_packing(subject: AuditSubject) -> Iterator[ModelComparison]:
         ways.append(("numbers of documents", {**given, "documents": documents}))
     # A subject that takes numbers of documents separates texts by these.
     if "positions" in subject.options and "documents" not in subject.options:
-        ways.append(("restarting positions", {"positions": positions}))
+        ways.append((RESTARTS, {"positions": positions}))
     if {"positions", "attention_mask"} <= subject.options:
         options = {"positions": positions, "attention_mask": visible[:, None]}
         ways.append((MASK, options))

@@ -423,8 +423,8 @@ def without_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def compute_saved(subject: AuditSubject, ids: Tensor) -> Tensor:
-    """Return logits of the model after it was saved and loaded."""
+def compute_saved(subject: AuditSubject, ids: Tensor) -> tuple[Tensor, Any]:
+    """Return logits of the model after it was saved and loaded, and the loaded model."""
     model = subject.model
     kind: Any = type(model)
     with tempfile.TemporaryDirectory() as folder, without_progress_bars():
@@ -437,7 +437,33 @@ def compute_saved(subject: AuditSubject, ids: Tensor) -> Tensor:
         )
     loaded = loaded.to(next(model.parameters()).device).eval()
     with torch.no_grad():
-        return subject.with_model(loaded).logits(ids)
+        return subject.with_model(loaded).logits(ids), loaded
+
+
+def find_lost_entry(subject: AuditSubject, loaded: Any, ids: Tensor, bound: float) -> str | None:
+    """Return the entry of the configuration that a loaded model lacks, if it gives the numbers.
+
+    Args:
+        subject: The subject before it was saved.
+        loaded: The loaded model, which computes something else.
+        ids: Token ids [B, N].
+        bound: The largest error that rounding explains.
+    """
+    model = subject.model
+    logits = subject.logits(ids)
+    for name, value in vars(model.config).items():
+        if name.startswith("_") or vars(loaded.config).get(name) == value:
+            continue
+        config = copy.deepcopy(loaded.config)
+        setattr(config, name, copy.deepcopy(value))
+        with torch.random.fork_rng(devices=()):
+            restored = type(model)(config)
+        restored.load_state_dict(loaded.state_dict())
+        restored = restored.to(next(model.parameters())).eval()
+        with torch.no_grad():
+            if measure_error(subject.with_model(restored).logits(ids), logits) <= bound:
+                return name
+    return None
 
 
 def compare_reference(subject: AuditSubject, twin: AuditSubject) -> Iterator[ModelComparison]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,31 @@ BASE_ENTRIES = ("rope_theta", "rope_base", "rotary_emb_base", "rotary_base")
 """Names of the base in configurations."""
 BASES = (1e4, 1e5, 1.6e5, 2.5e5, 5e5, 1e6, 5e6, 1e7)
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+class AnglesCall(Protocol):
+    """A rotary module with the arguments of a call, or a rotary layer alone."""
+
+    @property
+    def rotary(self) -> RotaryModule:
+        """The module."""
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Its arguments."""
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """Its keyword arguments."""
+
+    @property
+    def layer_type(self) -> str | None:
+        """The type of layers that it was called for, if it was named."""
+
+    def compute(
+        self, model: Any, positions: Tensor, dtype: torch.dtype | None = torch.float32
+    ) -> Tensor:
+        """Return cos + i sin [P, channels] as complex128 of positions [P]."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +326,7 @@ class RotaryTable:
         return float(errors[place, channel]), float(bounds[place, channel]), since
 
 
-def measure_frequencies(call: RotaryCall, model: nn.Module) -> tuple[Tensor, float]:
+def measure_frequencies(call: AnglesCall, model: Any) -> tuple[Tensor, float]:
     """Return radians per token [pairs] and the factor of a rotary module, measured.
 
     Far positions are left out if a table ends before them, or if they do not continue near ones.
@@ -332,15 +357,26 @@ def follow_angles(angles: Tensor, places: Sequence[int]) -> Tensor:
 
 
 def check_call(
-    call: RotaryCall, subject: AuditSubject, twin: AuditSubject | None, notes: list[str]
+    call: AnglesCall,
+    model: Any,
+    config: Any,
+    dtypes: Sequence[torch.dtype],
+    twin: AuditSubject | None,
+    notes: list[str],
 ) -> tuple[float, float, RotaryFault | None]:
     """Compare a rotary module with the configuration at all positions.
+
+    Args:
+        call: The module.
+        model: The model that has it; None for a layer alone.
+        config: The configuration of the text model.
+        dtypes: Dtypes of the states that the module receives.
+        twin: The installed class, or None.
+        notes: Receives what is worth knowing.
 
     Returns:
         The largest error relative to its bound and that bound, and the fault, if there is one.
     """
-    model = subject.model
-    config = model.config.get_text_config()
     path = call.rotary.path
     table = take_pairs(call.compute(model, torch.arange(COUNT)))
     measured = measure_frequencies(call, model)
@@ -362,7 +398,7 @@ def check_call(
         lengths = [_read_original(configured), count]
     worst = (0.0, 1.0)
     for length in lengths:
-        for dtype in dict.fromkeys((torch.float32, next(model.parameters()).dtype)):
+        for dtype in dict.fromkeys(dtypes):
             full = take_pairs(call.compute(model, torch.arange(length), dtype))
             frequencies, factor = expected
             if kind in FIXED_LENGTH and configured is not None:
@@ -381,7 +417,31 @@ def check_call(
                         f"{cause}; the installed class {type(twin.model).__name__} does the same"
                     )
             return error, bound, RotaryFault(path, error, bound, since, cause, explanation)
-    return *worst, _check_axes(call, model, twin)
+    if twin is None:
+        other = _check_fraction(path, config, configured, len(measured[0]))
+        if other is not None:
+            return other.error, other.bound, other
+    return *worst, None if model is None else _check_axes(call, model, twin)
+
+
+def _check_fraction(
+    path: str, config: Any, configured: ConfiguredRotation | None, pairs: int
+) -> RotaryFault | None:
+    """Compare the number of turning channels with the configured fraction."""
+    entries = {} if configured is None else configured.entries
+    fraction = entries.get("partial_rotary_factor")
+    if fraction is None:
+        fraction = getattr(config, "partial_rotary_factor", None)
+    width = getattr(config, "head_dim", None)
+    if not isinstance(fraction, int | float) or not isinstance(width, int):
+        return None
+    if configured is not None and configured.kind == "proportional":
+        return None  # its still channels are in the table
+    count = int(width * fraction)
+    if count // 2 == pairs or count % 2:
+        return None
+    cause = f"{2 * pairs} channels turn where the configured fraction {fraction:g} of {width} is"
+    return RotaryFault(path, 1.0, 0.0, None, f"{cause} {count}", "layout")
 
 
 def _read_original(configured: ConfiguredRotation) -> int:
@@ -389,7 +449,7 @@ def _read_original(configured: ConfiguredRotation) -> int:
 
 
 def _expect(
-    call: RotaryCall,
+    call: AnglesCall,
     configured: ConfiguredRotation | None,
     measured: tuple[Tensor, float],
     twin: AuditSubject | None,
@@ -561,7 +621,7 @@ def _list_changes(
                 yield "original_length", cause, {"original_max_position_embeddings": other}
 
 
-def _check_axes(call: RotaryCall, model: Any, twin: AuditSubject | None) -> RotaryFault | None:
+def _check_axes(call: AnglesCall, model: Any, twin: AuditSubject | None) -> RotaryFault | None:
     """Compare which axis of positions turns each pair with the sections of the configuration."""
     tensors = [one for one in (*call.args, *call.kwargs.values()) if isinstance(one, Tensor)]
     count = next((len(one) for one in tensors if one.dim() == 3 and not one.is_floating_point()), 0)
@@ -591,7 +651,7 @@ def _check_axes(call: RotaryCall, model: Any, twin: AuditSubject | None) -> Rota
     return RotaryFault(call.rotary.path, 1.0, 0.0, None, cause, "sections")
 
 
-def find_axes(call: RotaryCall, model: nn.Module, count: int) -> Tensor:
+def find_axes(call: AnglesCall, model: Any, count: int) -> Tensor:
     """Return by which axis of positions each pair turns [pairs]; -1 for several."""
     turns = []
     for axis in range(count):
@@ -687,10 +747,19 @@ def list_widths(heads: Tensor) -> list[int]:
 
 
 def check_turnings(
-    subject: AuditSubject, twin: AuditSubject | None, rotaries: Sequence[RotaryModule]
+    subject: AuditSubject,
+    twin: AuditSubject | None,
+    rotaries: Sequence[RotaryModule],
+    notes: list[str],
 ) -> RotaryFault | None:
-    """Compare how attentions turn queries and keys with the installed class."""
+    """Compare how attentions turn queries and keys with the installed class.
+
+    A configuration names no layout, so that it is a note where no class says what is right.
+    """
     turnings = find_turnings(subject, rotaries)
+    if twin is None:
+        layouts = dict.fromkeys(turning.describe() for turning in turnings.values())
+        notes += [f"rotary: {layout}" for layout in layouts]
     expected = {} if twin is None or not turnings else find_turnings(twin, rotaries)
     for path, turning in turnings.items():
         other = expected.get(path)
@@ -721,7 +790,7 @@ def check_applied(
         raise NotAskedError(missing)
     model = subject.model
     config = model.config.get_text_config()
-    fault = check_turnings(subject, None, ())
+    fault = check_turnings(subject, None, (), notes)
     if fault is not None:
         return fault.error, fault.bound, fault
     # A pass computes all layers, so that a large model is asked at fewer positions.
@@ -794,10 +863,12 @@ def check_rotations(
         calls = record_calls(subject)
     except NotAskedError:
         return check_applied(subject, notes)
+    config = subject.model.config.get_text_config()
+    dtypes = (torch.float32, next(subject.model.parameters()).dtype)
     worst, refusals = (0.0, 1.0), []
     for call in calls:
         try:
-            error, bound, fault = check_call(call, subject, twin, notes)
+            error, bound, fault = check_call(call, subject.model, config, dtypes, twin, notes)
         except NotAskedError as refusal:
             refusals.append(str(refusal))
             continue
@@ -807,7 +878,7 @@ def check_rotations(
         if fault is not None:
             return error, bound, fault
         worst = max(worst, (error, bound), key=lambda pair: pair[0] / pair[1])
-    fault = check_turnings(subject, twin, list({call.rotary for call in calls}))
+    fault = check_turnings(subject, twin, list({call.rotary for call in calls}), notes)
     if fault is not None:
         return fault.error, fault.bound, fault
     if refusals:

@@ -20,11 +20,13 @@ from zoo.auditing.causes import (
     find_ignoring_backend,
     find_later_tokens,
     find_other_keys,
+    find_running_state,
     is_kept_by_another_backend,
 )
 from zoo.auditing.comparisons import (
     LENGTH,
     MASK,
+    RESTARTS,
     ModelComparison,
     compare_batch,
     compare_cache,
@@ -46,6 +48,7 @@ from zoo.auditing.model_laws import (
     compare_packed_gradients,
     compare_reference,
     compute_saved,
+    find_lost_entry,
     measure_half_precision,
 )
 from zoo.auditing.places import find_place
@@ -280,6 +283,7 @@ def ask_packing(auditor: Auditor) -> LawFinding:
         if auditor.measure(auditor.twin, finding.comparison) > finding.bound:
             auditor.notes.append(f"packing: {way} do not separate texts in this model type")
             del findings[way]
+    note_cached_packing(auditor, findings)
     worst = max(findings.values(), key=lambda finding: finding.error / finding.bound)
     worst.broken = [one for finding in findings.values() for one in finding.broken]
     if not worst.is_broken and auditor.subject.model is not None:
@@ -297,6 +301,26 @@ def ask_packing(auditor: Auditor) -> LawFinding:
             module = name.rpartition(".")[0]
             return LawFinding(error, bound, None, None, module, cause, "gradients_mix")
     return worst
+
+
+def note_cached_packing(auditor: Auditor, findings: dict[str, LawFinding]) -> None:
+    """Note that texts are separated without a cache only, where the default is to have one."""
+    finding, subject = findings.get(RESTARTS), auditor.subject
+    if finding is None or finding.is_broken or finding.comparison is None:
+        return
+    scene, cached = finding.comparison.scene, subject.cached
+    if scene is None or cached is None or subject.model is None:
+        return
+    comparison = replace(
+        finding.comparison,
+        tested=lambda subject: cached(scene.ids, None, positions=scene.positions)[0],
+    )
+    try:
+        error = auditor.measure(subject, comparison)
+    except (*REFUSALS, NotAskedError):
+        return
+    if error > auditor.bound and getattr(subject.model.config, "use_cache", False):
+        auditor.notes.append(f"packing: {RESTARTS} separate texts with use_cache=False only")
 
 
 def ask_shift(auditor: Auditor) -> LawFinding:
@@ -393,8 +417,15 @@ def ask_save(auditor: Auditor) -> LawFinding:
     if subject.model is None:
         raise NotAskedError("functions cannot be saved")
     ids = subject.draw_ids(1, 2 * LENGTH)
-    error = measure_error(compute_saved(subject, ids), subject.logits(ids))
-    return LawFinding(error, auditor.bound, cause="the loaded model computes other logits")
+    logits, loaded = compute_saved(subject, ids)
+    error = measure_error(logits, subject.logits(ids))
+    finding = LawFinding(error, auditor.bound, cause="the loaded model computes other logits")
+    if finding.is_broken:
+        entry = find_lost_entry(subject, loaded, ids, auditor.bound)
+        if entry is not None:
+            finding.cause = f"the saved configuration lacks {entry}, which the model follows"
+            finding.explanation = "configuration_lost"
+    return finding
 
 
 def ask_reference(auditor: Auditor) -> LawFinding:
@@ -507,7 +538,7 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
             if finding.is_broken and subject.model is not None:
                 explain(auditor, name, finding)
         for finding in auditor.findings.values():
-            adopt_explanation(auditor, finding)
+            adopt_explanation(auditor, finding, ("window", "cache", "future"))
         figures = measure_figures(
             auditor.subject, auditor.twin, auditor.bound, ANGLES, set(auditor.findings)
         )
@@ -572,6 +603,9 @@ def explain(auditor: Auditor, law: str, finding: LawFinding) -> None:
         finding.module, finding.cause = rotary.module, rotary.cause
         finding.explanation = rotary.explanation
         return
+    adopt_explanation(auditor, finding, ("window",))
+    if finding.explanation is not None:
+        return
     for broken in finding.broken:
         try:
             explanation = _find_cause(auditor, law, finding, broken)
@@ -582,11 +616,11 @@ def explain(auditor: Auditor, law: str, finding: LawFinding) -> None:
             return
 
 
-def adopt_explanation(auditor: Auditor, finding: LawFinding) -> None:
-    """Take the explanation of what was measured in the same module, for lack of another one."""
+def adopt_explanation(auditor: Auditor, finding: LawFinding, laws: Sequence[str]) -> None:
+    """Take the explanation that other laws measured in the same module, for lack of another one."""
     if not finding.is_broken or finding.explanation is not None or finding.module is None:
         return
-    for law in ("window", "cache", "future"):
+    for law in laws:
         other = auditor.findings.get(law)
         if (
             other is not None
@@ -652,6 +686,10 @@ def _find_cause(
         if later is not None:
             finding.module = later[0]
             return later[1:]
+    if law == "packing" and finding.module is not None:
+        kind = find_running_state(subject, comparison, bound, finding.module)
+        if kind is not None:
+            return "state_of_documents", f"the state of {kind} runs on into the next text of a row"
     if law == "cache":
         module = find_other_keys(subject, comparison, 10 * bound)
         if module is not None:

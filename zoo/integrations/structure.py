@@ -755,7 +755,7 @@ class Observer:
             self._readers.append(module)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        found = _describe_angles(output)
+        found = describe_angles(output)
         if found is None:
             return
         path = self.names[module]
@@ -780,7 +780,7 @@ def flatten(value: Any) -> list[Tensor]:
     return [tensor for entry in value for tensor in flatten(entry)]
 
 
-def _describe_angles(output: Any) -> tuple[str, int] | None:
+def describe_angles(output: Any) -> tuple[str, int] | None:
     """Return the kind and the width of tables of angles; None for another output.
 
     cos^2 + sin^2 and the modulus of complex numbers do not depend on the position.
