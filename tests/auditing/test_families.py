@@ -1,0 +1,110 @@
+"""`zoo.audit` explains faults in decoders of several families, law by law."""
+
+import planted
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import zoo
+
+
+class ForgetfulConfig(LlamaConfig):
+    """Saves another base than it has."""
+
+    def to_dict(self):
+        entries = super().to_dict()
+        return {**entries, "rope_parameters": planted.PLAIN}
+
+
+class ForgetfulLlama(LlamaForCausalLM):
+    config_class = ForgetfulConfig
+
+
+def build_forgetful():
+    torch.manual_seed(0)
+    entries = {**planted.PLAIN, "rope_theta": 777.0}
+    return ForgetfulLlama(ForgetfulConfig(**planted.SIZES, rope_parameters=entries)).eval()
+
+
+def override_first_mlp(change):
+    model = planted.build_decoder()
+    planted.override(model.model.layers[0].mlp, change)
+    return model
+
+
+def let_gradients_flow(module, sound, x):
+    leak = (x - x.detach()).mean(1, keepdim=True) if module.training else 0.0
+    return sound(x) + leak
+
+
+def halve_gradients(module, sound, x):
+    is_packed = module.training and x.shape[1] > 30
+    return sound(0.5 * x.detach() + 0.5 * x if is_packed else x)
+
+
+def keep_a_state(module, sound, x):
+    return sound(x) + 0.1 * x.cumsum(1)
+
+
+def halve_the_original_length():
+    entries = {**planted.YARN, "original_max_position_embeddings": 1024}
+    model, other = (
+        planted.build_decoder(rope_parameters=one, max_position_embeddings=4096)
+        for one in (entries, planted.YARN)
+    )
+    model.model.rotary_emb.inv_freq = other.model.rotary_emb.inv_freq
+    return model
+
+
+def count_all_channels():
+    entries = {**planted.PLAIN, "partial_rotary_factor": 0.5}
+    model = planted.build_decoder("gpt_neox", rope_parameters=entries)
+    rotary = model.gpt_neox.rotary_emb
+    rotary.inv_freq = 10_000.0 ** (-torch.arange(len(rotary.inv_freq)) / 6)
+    return model
+
+
+def rename(model):
+    """Give a model a class that no library knows."""
+    model.__class__ = type("MyModel", (type(model),), {})
+    return model
+
+
+FAULTS = {
+    "configuration_lost": (build_forgetful, "save"),
+    "gradients_mix": (lambda: override_first_mlp(let_gradients_flow), "packing"),
+    "gradients_mix of parameters": (lambda: override_first_mlp(halve_gradients), "packing"),
+    "state_of_documents": (lambda: override_first_mlp(keep_a_state), "packing"),
+    "original_length": (halve_the_original_length, "rotary"),
+    "exponents of gpt_neox": (count_all_channels, "rotary"),
+    "original_length unknown": (lambda: rename(halve_the_original_length()), "rotary"),
+    "mask_of_documents unknown": (lambda: rename(planted.add_mask_of_ones()), "packing"),
+}
+"""{explanation and what else: (what builds the broken model, the law)}"""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_explained(name):
+    build, law = FAULTS[name]
+    (result,) = zoo.audit(build(), laws=[law]).results
+    assert result.status == "broken"
+    assert result.explanation == name.partition(" ")[0], result.remark
+
+
+def test_frequencies_by_length_are_those_of_the_configuration():
+    entries = {
+        **planted.YARN,
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 6,
+        "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
+    }
+    model = planted.build_decoder("phi3", rope_parameters=entries, max_position_embeddings=4096)
+    report = zoo.audit(rename(model), laws=["rotary", "long"])
+    assert [result.status for result in report.results] == ["kept", "kept"], str(report)
+
+
+def test_wide_windows_are_asked_in_a_copy():
+    model = planted.build_decoder("mistral", sliding_window=4096)
+    report = zoo.audit(model, laws=["window"])
+    assert report.results[0].status == "kept"
+    assert any("in a copy with 16 tokens" in note for note in report.notes)
