@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.auditing.score_calls import find_scoring
 from zoo.auditing.subject import CACHES, AuditSubject, NotAskedError, read_parameters
 from zoo.integrations.rope_parameters import FIXED_LENGTH
 
@@ -386,6 +387,10 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[ModelCompa
     if not left or subject.cached is None:
         return
 
+    model = subject.model
+    # A state has no keys to hide, so that generation passes the mask of a prompt only.
+    has_keys = model is None or bool(find_scoring(model, lambda: subject.logits(ids)))
+
     def generate(subject: AuditSubject) -> Tensor:
         """Return logits as generation computes them: a prompt, then single tokens."""
         assert subject.cached is not None
@@ -393,9 +398,9 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[ModelCompa
         for count in (PADDING + LENGTH - 4, 1, 1, 1, 1):
             stop = start + count
             given = {name: values[:, start:stop] for name, values in options.items()}
-            logits, cache = subject.cached(
-                padded[:, start:stop], cache, attention_mask=mask[:, :stop], **given
-            )
+            if not start or has_keys:
+                given["attention_mask"] = mask[:, :stop]
+            logits, cache = subject.cached(padded[:, start:stop], cache, **given)
             outputs.append(logits)
             start = stop
         return torch.cat(outputs, 1)
