@@ -12,7 +12,7 @@ MAKERS = ("describe", "explain", "format", "spell")
 """How functions begin that write text for people."""
 FIELDS = {"problem", "remedy", "message", "label", "reason", "title", "method"}
 """Attributes that hold such text."""
-NAMES = {"problem", "remedy", "message", "reason", "answer", "cause", "description"}
+NAMES = {"problem", "remedy", "message", "hint", "reason", "answer", "cause", "description"}
 """Variables and parameters that hold such text."""
 CUTS = {
     *("split", "rsplit", "splitlines", "partition", "rpartition", "removeprefix", "removesuffix"),

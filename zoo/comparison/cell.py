@@ -83,25 +83,27 @@ def write_deadline(folder: Path, until: float | None) -> None:
 
 def is_time_over(folder: Path) -> bool:
     """Return whether no cell of an output folder may begin any more."""
-    path, problem = folder / DEADLINE, "holds no time"
+    path, message = folder / DEADLINE, "holds no time"
     if not os.path.lexists(path):
         return False
-    until = read_object(path, problem).get("until")
+    until = read_object(path, message).get("until")
     if isinstance(until, bool) or not isinstance(until, int | float):
-        raise DataError(f"{path}: {problem}; remove it, and no cell waits")
+        raise DataError(f"{path}: {message}; remove it, and no cell waits")
     return time.time() > until
 
 
 def _run_trial(path: Path, run: Path) -> None:
     """Train one trial and write its best validation metric; no test sample is read."""
     if not read_entries(run, TRIAL)[1]:
-        found: dict[str, Any] = {"monitor": "", "mode": "", "best": None}
+        outcome: dict[str, Any] = {"monitor": "", "mode": "", "best": None}
         try:
             result = fit(config.load(path), run, "auto", is_tested=False)
         except NonFiniteError as error:
             # a setting that cannot be trained with is a finding too
             log.info("non-finite: %s", error)
         else:
-            found = {key: getattr(result, key) for key in (*found, "minutes", "processor_minutes")}
-        write_json(found, run / TRIAL)
+            outcome = {
+                key: getattr(result, key) for key in (*outcome, "minutes", "processor_minutes")
+            }
+        write_json(outcome, run / TRIAL)
     write_state(run, "done")

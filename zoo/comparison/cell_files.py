@@ -97,18 +97,18 @@ def read_entries(run: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def read_run(run: Path) -> CellRecord:
     """Read the files of a run directory. Raises DataError if one of them is damaged."""
     measured, trained_size = _read_measured(run / MEASURED)
-    (begun, raw), (ended, rest) = read_entries(run, START), read_entries(run, END)
+    (begun, raw), (ended, end_extras) = read_entries(run, START), read_entries(run, END)
     judged, _ = read_entries(run, TRIAL)
     weights, order, batch = raw.get("weights", {}), begun.get("order"), begun.get("batch", "")
-    first = _build_environment(read_entries(run, ENVIRONMENT)[1], run / ENVIRONMENT)
-    last = _build_environment(rest.get("environment", {}), run / END)
+    first_environment = _build_environment(read_entries(run, ENVIRONMENT)[1], run / ENVIRONMENT)
+    last_environment = _build_environment(end_extras.get("environment", {}), run / END)
     # a tested trial has the costs of its test too
     spent = judged if ended.get("minutes") is None else ended
     try:
         groups = group_by_module(group_weights(weights))
     except (AttributeError, TypeError) as error:
         raise DataError(f"{DAMAGED}: weights: {error}", place=run / START) from None
-    found = {
+    entries = {
         **begun,
         **{key: value for key, value in ended.items() if value is not None},
         **judged,
@@ -124,13 +124,17 @@ def read_run(run: Path) -> CellRecord:
         name=run.name,
         variant="",
         seed=0,
-        environment=first,
-        continued=(last,) if rest.get("environment") and last != first else (),
+        environment=first_environment,
+        continued=(last_environment,)
+        if end_extras.get("environment") and last_environment != first_environment
+        else (),
         measured=measured,
         trained_size=trained_size,
-        curve=thin_curve(read_curve(run, found["monitor"]), MAX_VALIDATIONS),
-        baselines={k: v for k, v in rest.get("baselines", {}).items() if isinstance(v, Mapping)},
-        **found,
+        curve=thin_curve(read_curve(run, entries["monitor"]), MAX_VALIDATIONS),
+        baselines={
+            k: v for k, v in end_extras.get("baselines", {}).items() if isinstance(v, Mapping)
+        },
+        **entries,
     )
 
 
@@ -167,7 +171,9 @@ def build_record(
             hypotheses=hash_hypotheses(read_hypotheses(folder)),
             settings=list_changes(plan.base, planned.recipe),
             recipe=hash_recipe(plan, planned),
-            measured=tuple(_drop_repeated(one, plan.measure) for one in cell.measured),
+            measured=tuple(
+                _drop_repeated(measurement, plan.measure) for measurement in cell.measured
+            ),
             steps_to_solve=solved,
         )
     )
@@ -200,10 +206,10 @@ def _build_environment(plain: Any, path: Path) -> Environment:
 def _read_measured(path: Path) -> tuple[tuple[CellMeasurement, ...], tuple[int, ...] | None]:
     if not os.path.lexists(path):
         return (), None
-    found = read_object(path, DAMAGED)
+    evaluation = read_object(path, DAMAGED)
     try:
-        measured = tuple(ConditionResult.from_dict(one) for one in found["conditions"])
-        size = tuple(int(side) for side in found["trained_size"])
+        measured = tuple(ConditionResult.from_dict(entry) for entry in evaluation["conditions"])
+        size = tuple(int(side) for side in evaluation["trained_size"])
         return tuple(map(_build_measurement, measured)), size
     except KeyError as error:
         raise DataError(f"{DAMAGED}, it has no key {error.args[0]}", place=path) from None
@@ -211,15 +217,15 @@ def _read_measured(path: Path) -> tuple[tuple[CellMeasurement, ...], tuple[int, 
         raise DataError(f"{DAMAGED}, {error}", place=path) from None
 
 
-def _build_measurement(one: ConditionResult) -> CellMeasurement:
-    losses, edges = bin_positions(one.position_losses, one.position_counts)
+def _build_measurement(result: ConditionResult) -> CellMeasurement:
+    losses, edges = bin_positions(result.position_losses, result.position_counts)
     return CellMeasurement(
-        condition=one.condition,
-        metrics=finite(dict(one.metrics)),
-        refused=one.refused,
+        condition=result.condition,
+        metrics=finite(dict(result.metrics)),
+        refused=result.refused,
         position_losses=losses,
         position_edges=edges,
-        baselines=one.baselines,
+        baselines=result.baselines,
     )
 
 
@@ -233,8 +239,8 @@ def read_curve(run: Path, metric: str) -> tuple[tuple[int, float], ...]:
     if not os.path.lexists(path):
         return ()
     _, rows = loggers.read(path)
-    found = [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]
-    return tuple((step, value) for step, value in found if math.isfinite(value))
+    points = [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]
+    return tuple((step, value) for step, value in points if math.isfinite(value))
 
 
 def _judge_by(criterion: str, better: Better, trial: CellRecord, run: Path) -> CellRecord:
@@ -251,17 +257,19 @@ def _judge_by(criterion: str, better: Better, trial: CellRecord, run: Path) -> C
     return replace(trial, criterion=criterion, mode=mode, value=value)
 
 
-def _drop_repeated(one: CellMeasurement, measure: str) -> CellMeasurement:
+def _drop_repeated(measurement: CellMeasurement, measure: str) -> CellMeasurement:
     """Drop what the test at the end of training has too, and baselines of other metrics.
 
     Args:
-        one: What was measured under a condition.
+        measurement: What was measured under a condition.
         measure: The compared metric.
     """
-    if one.condition.kind == TRAINED:
-        return replace(one, metrics={}, baselines={})
-    kept = {metric: values for metric, values in one.baselines.items() if metric == measure}
-    return replace(one, baselines=kept)
+    if measurement.condition.kind == TRAINED:
+        return replace(measurement, metrics={}, baselines={})
+    compared_baselines = {
+        metric: values for metric, values in measurement.baselines.items() if metric == measure
+    }
+    return replace(measurement, baselines=compared_baselines)
 
 
 def find_cell(

@@ -62,9 +62,9 @@ def judge_folder(
         require_extra("compare")
     comparison = add_baselines(collect_results(plan, folder), folder)
     if not comparison.hypotheses:
-        problem = "no hypothesis was written"
-        remedy = "repeat its command with 'hypotheses=[rope > none]', which trains nothing anew"
-        raise DataError(f"{problem}; {remedy}", place=folder)
+        message = "no hypothesis was written"
+        hint = "repeat its command with 'hypotheses=[rope > none]', which trains nothing anew"
+        raise DataError(f"{message}; {hint}", place=folder)
     claims = judge_comparison(comparison)
     if options.to is not None:
         write_report(
@@ -81,7 +81,7 @@ def judge_folder(
 
 def describe_claims(claims: Sequence[JudgedClaim]) -> dict[str, object]:
     """Return the verdicts as plain data."""
-    return {"claims": [describe_claim(one) for one in claims]}
+    return {"claims": [describe_claim(claim) for claim in claims]}
 
 
 def build_report(comparison: Comparison, claims: Sequence[JudgedClaim]) -> SectionedReport:
@@ -114,13 +114,13 @@ def build_room_table(claims: Sequence[JudgedClaim]) -> SectionTable:
     """Return a row for each claim: what its task leaves to be found, and what could be found."""
     rows = [
         [
-            one.hypothesis.text,
-            one.recorded.written if one.recorded else AFTER_RESULT,
-            *_list_room(one),
-            _describe_end(one),
-            one.power,
+            claim.hypothesis.text,
+            claim.recorded.written if claim.recorded else AFTER_RESULT,
+            *_list_room(claim),
+            _describe_end(claim),
+            claim.power,
         ]
-        for one in claims
+        for claim in claims
     ]
     return SectionTable(heads=ROOM_HEADS, rows=rows, left=ROOM_HEADS)
 

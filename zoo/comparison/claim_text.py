@@ -31,13 +31,13 @@ def build_verdict_table(claims: Sequence[JudgedClaim]) -> SectionTable:
     """Return a row for each claim: its verdict and what that rests on."""
     rows = [
         [
-            one.hypothesis.text,
-            one.verdict,
-            one.difference,
-            "" if one.p_value is None else format_p_value(one.p_value),
-            one.explanation,
+            claim.hypothesis.text,
+            claim.verdict,
+            claim.difference,
+            "" if claim.p_value is None else format_p_value(claim.p_value),
+            claim.explanation,
         ]
-        for one in claims
+        for claim in claims
     ]
     return SectionTable(heads=JUDGEMENT_HEADS, rows=rows, left=(*JUDGEMENT_HEADS[:2], "rests on"))
 
@@ -46,9 +46,11 @@ def explain_verdicts(comparison: Comparison) -> str:
     """Explain what the verdicts mean."""
     recorded = comparison.hypotheses
     where = comparison.trained.describe()
-    metrics = {find_metric(comparison, parse_hypothesis(one.text)) for one in recorded}
+    metrics = {
+        find_metric(comparison, parse_hypothesis(hypothesis.text)) for hypothesis in recorded
+    }
     loss = " `>` says that a loss is higher, so worse." if "test/loss" in metrics else ""
-    late = sum(bool(one.runs_ended) for one in recorded)
+    late = sum(bool(hypothesis.runs_ended) for hypothesis in recorded)
     count = pluralize(len(recorded) - late, "claim")
     return (
         f"Without another condition a hypothesis is about {where}. A difference is positive on the "
@@ -64,7 +66,7 @@ def explain_verdicts(comparison: Comparison) -> str:
 
 def describe_judgements(comparison: Comparison) -> list[dict[str, Any]]:
     """Return the verdicts as plain data, for results.json."""
-    return [describe_claim(one) for one in judge_comparison(comparison)]
+    return [describe_claim(claim) for claim in judge_comparison(comparison)]
 
 
 def describe_claim(judged: JudgedClaim) -> dict[str, Any]:

@@ -126,7 +126,9 @@ class JudgedClaim:
         """The difference as text, with its interval if it has one; empty without a study."""
         if self.estimate is not None:
             return format_estimate(self.estimate, self.decimals, sign=True)
-        return ", ".join(format_fixed(one, self.decimals, sign=True) for one in self.differences)
+        return ", ".join(
+            format_fixed(difference, self.decimals, sign=True) for difference in self.differences
+        )
 
     @property
     def power(self) -> str:
@@ -148,8 +150,8 @@ class JudgedClaim:
 def judge_comparison(comparison: Comparison) -> tuple[JudgedClaim, ...]:
     """Judge all hypotheses of a comparison, those that were withdrawn too."""
     return tuple(
-        judge_claim(one.text, comparison, family=count_family(comparison, one.text))
-        for one in comparison.hypotheses
+        judge_claim(hypothesis.text, comparison, family=count_family(comparison, hypothesis.text))
+        for hypothesis in comparison.hypotheses
     )
 
 
@@ -159,10 +161,12 @@ def count_family(comparison: Comparison, text: str) -> int:
     A later hypothesis cannot widen the intervals of those that were written before the first run.
     Those that were withdrawn count: leaving a lost one out must not narrow the others.
     """
-    predicted = [one.text for one in comparison.hypotheses if not one.runs_ended]
+    predicted = [
+        hypothesis.text for hypothesis in comparison.hypotheses if not hypothesis.runs_ended
+    ]
     if text in predicted:
         return len(predicted)
-    return len({*(one.text for one in comparison.hypotheses), text})
+    return len({*(hypothesis.text for hypothesis in comparison.hypotheses), text})
 
 
 def judge_claim(
@@ -189,7 +193,10 @@ def judge_claim(
     hypothesis = parse_hypothesis(text)
     if comparison is None:
         return JudgedClaim(hypothesis=hypothesis, verdict="no evidence yet")
-    recorded = next((one for one in comparison.hypotheses if one.text == hypothesis.text), None)
+    recorded = next(
+        (candidate for candidate in comparison.hypotheses if candidate.text == hypothesis.text),
+        None,
+    )
     if condition := find_condition(comparison, hypothesis):
         judged = _judge_at(hypothesis, comparison, condition, effect, family, recorded)
     else:
@@ -227,9 +234,11 @@ def _judge_at(
         comparison, measure=metric, better=find_direction(metric.removeprefix("test/"))
     )
     pair = (hypothesis.one, hypothesis.other)
-    every = {one.name: collect_values(one, condition, metric) for one in compared.variants}
-    missing = [name for name in pair if not every.get(name)]
-    shared = [] if missing else sorted(every[pair[0]].keys() & every[pair[1]].keys())
+    all_values = {
+        variant.name: collect_values(variant, condition, metric) for variant in compared.variants
+    }
+    missing = [name for name in pair if not all_values.get(name)]
+    shared = [] if missing else sorted(all_values[pair[0]].keys() & all_values[pair[1]].keys())
     judged = JudgedClaim(hypothesis=hypothesis, verdict="no evidence yet")
     if not shared:
         names = join_words([f"`{name}`" for name in missing or pair])
@@ -241,14 +250,14 @@ def _judge_at(
         None,
     )
     # later studies wait for the next look: each look has its own share of the false alarms
-    kept = {*shared[:look]}
+    judged_seeds = {*shared[:look]}
     values = {
-        name: {seed: own[seed] for seed in own if seed in kept}
-        for name, own in every.items()
-        if kept & own.keys()
+        name: {seed: by_seed[seed] for seed in by_seed if seed in judged_seeds}
+        for name, by_seed in all_values.items()
+        if judged_seeds & by_seed.keys()
     }
     claimed = effect or hypothesis.margin
-    room = find_room(compared, hypothesis, condition, kept)
+    room = find_room(compared, hypothesis, condition, judged_seeds)
     judged = replace(judged, studies=look, decimals=count_decimals(compared), room=room)
     without_verdict = judged
     judged = _judge_values(judged, values, compared, claimed, family, level, shared)
@@ -262,7 +271,7 @@ def _judge_at(
         )
     elif condition != comparison.trained and judged.verdict in ("held", "reversed"):
         assert level is not None
-        judged = _require_drop(judged, values, compared, kept, family, level)
+        judged = _require_drop(judged, values, compared, judged_seeds, family, level)
     return _limit(judged, compared, claimed, family, recorded)
 
 
@@ -278,8 +287,8 @@ def _judge_values(
     """Judge the difference under the condition of a claim."""
     hypothesis, look = judged.hypothesis, judged.studies
     sign = -1 if hypothesis.sign == "<" else 1
-    first, second = values[hypothesis.one], values[hypothesis.other]
-    differences = tuple(sign * (first[seed] - second[seed]) for seed in shared[:look])
+    first_values, second_values = values[hypothesis.one], values[hypothesis.other]
+    differences = tuple(sign * (first_values[seed] - second_values[seed]) for seed in shared[:look])
     if level is None:
         reason = f"{_count(compared, look)}, no interval"
         return replace(judged, verdict="undecided", reason=reason, differences=differences)
@@ -330,22 +339,24 @@ def _require_drop(
     judged: JudgedClaim,
     values: Values,
     compared: Comparison,
-    kept: set[int],
+    judged_seeds: set[int],
     family: int,
     level: float,
 ) -> JudgedClaim:
     """Require that the drops from the trained condition differ on the same side."""
     hypothesis = judged.hypothesis
     trained = {
-        one.name: collect_values(one, compared.trained, compared.measure)
-        for one in compared.variants
+        variant.name: collect_values(variant, compared.trained, compared.measure)
+        for variant in compared.variants
     }
     drops = {
-        name: {seed: own[seed] - trained[name][seed] for seed in own if seed in trained[name]}
-        for name, own in values.items()
+        name: {
+            seed: by_seed[seed] - trained[name][seed] for seed in by_seed if seed in trained[name]
+        }
+        for name, by_seed in values.items()
     }
     (decision,) = judge_claims(
-        {name: own for name, own in drops.items() if own},
+        {name: by_seed for name, by_seed in drops.items() if by_seed},
         [Claim(hypothesis.one, hypothesis.other)],
         better="high" if hypothesis.sign == ">" else "low",
         family=family,
@@ -452,22 +463,24 @@ def find_room(
         condition: The condition of the claim.
         kept: The seeds that judge it.
     """
-    names = {one.name: one for one in compared.variants}
+    names = {variant.name: variant for variant in compared.variants}
     # a pilot may lack the first variant
     variants = [names[name] for name in (hypothesis.one, hypothesis.other) if name in names]
 
     def collect(where: Condition) -> dict[str, dict[int, float]]:
         return {
-            one.name: {
+            variant.name: {
                 seed: value
-                for seed, value in collect_values(one, where, compared.measure).items()
+                for seed, value in collect_values(variant, where, compared.measure).items()
                 if seed in kept
             }
-            for one in variants
+            for variant in variants
         }
 
     trained, there = collect(compared.trained), collect(condition)
-    solved = {one.name: count_solved(compared, one, there[one.name]) for one in variants}
+    solved = {
+        variant.name: count_solved(compared, variant, there[variant.name]) for variant in variants
+    }
     level = estimate_mean(tuple(there[hypothesis.other].values()), compared.bounds)
     low, high = compared.bounds
     if hypothesis.sign == ">" or (hypothesis.sign == "=" and compared.better == "high"):
@@ -475,13 +488,15 @@ def find_room(
     else:
         headroom = (level.mean if level.high is None else level.high) - low
     return ClaimRoom(
-        trained={name: fmean(own.values()) for name, own in trained.items() if own},
+        trained={name: fmean(by_seed.values()) for name, by_seed in trained.items() if by_seed},
         trained_baseline=_find_best_baseline(compared, compared.trained),
-        levels={name: fmean(own.values()) for name, own in there.items() if own},
+        levels={name: fmean(by_seed.values()) for name, by_seed in there.items() if by_seed},
         baseline=_find_best_baseline(compared, condition),
         headroom=headroom,
         steep=tuple(list_steep(compared)),
-        solved={name: one for name, one in solved.items() if one is not None},
+        solved={
+            name: solved_count for name, solved_count in solved.items() if solved_count is not None
+        },
     )
 
 
@@ -514,13 +529,13 @@ def _explain_baseline(compared: Comparison, condition: Condition, room: ClaimRoo
 def _find_refuted(comparison: Comparison, hypothesis: Hypothesis) -> StoppedVariant | None:
     """Return the look of a race that left out the effect of a claim."""
     stopped = comparison.race.stopped if comparison.race else ()
-    return next((one for one in stopped if one.claim == hypothesis.text), None)
+    return next((variant for variant in stopped if variant.claim == hypothesis.text), None)
 
 
 def _count(comparison: Comparison, number: int) -> str:
     """Return a number of seeds or studies as text."""
-    one, several = ("study", "studies") if comparison.studies else ("seed", "seeds")
-    return f"{number} {one if number == 1 else several}"
+    singular, plural = ("study", "studies") if comparison.studies else ("seed", "seeds")
+    return f"{number} {singular if number == 1 else plural}"
 
 
 @dataclass(frozen=True)
@@ -569,21 +584,24 @@ def find_power_of_studies(
     condition = find_condition(comparison, hypothesis)
     if not effect or planned is None or condition is None:
         return None
-    every = {
-        one.name: collect_values(one, condition, comparison.measure) for one in comparison.variants
+    all_values = {
+        variant.name: collect_values(variant, condition, comparison.measure)
+        for variant in comparison.variants
     }
-    values = {name: own for name, own in every.items() if own}
+    values = {name: by_seed for name, by_seed in all_values.items() if by_seed}
     mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), measure_noise(values))
     if not isinstance(mean, PairedMean):
         return None
     deviation = mean.error * sqrt(mean.count)
-    last, level = planned
+    last_look, level = planned
     powers = (
         find_power(number, effect, deviation, family, level) for number in range(FEWEST, 1001)
     )
     needed = next((n for n, power in enumerate(powers, start=FEWEST) if power >= POWER), None)
     unit = "studies" if comparison.studies else "seeds"
-    return PowerOfStudies(needed, last, find_power(last, effect, deviation, family, level), unit)
+    return PowerOfStudies(
+        needed, last_look, find_power(last_look, effect, deviation, family, level), unit
+    )
 
 
 def find_power(
@@ -611,9 +629,13 @@ def count_studies(comparison: Comparison) -> int:
     """Return how many studies have a tested trial of each variant that a race has not stopped."""
     race = comparison.race
     running = [
-        one for one in comparison.variants if race is None or race.find_stopped(one.name) is None
+        variant
+        for variant in comparison.variants
+        if race is None or race.find_stopped(variant.name) is None
     ]
-    return min(len(collect_values(one, comparison.trained, comparison.measure)) for one in running)
+    return min(
+        len(collect_values(variant, comparison.trained, comparison.measure)) for variant in running
+    )
 
 
 def percent(share: float) -> str:

@@ -122,15 +122,15 @@ def run_comparison(checked: CheckedRequest, until: float | None = None) -> Outco
         _write(comparison, folder, intervals=request.options.intervals)
         is_over = is_time_over(folder)
         write_deadline(folder, None)
-    problem = _find_problem(comparison, chosen, folder, stopped, is_over=is_over)
-    return Outcome(comparison=comparison, folder=folder, problem=problem)
+    error = _find_problem(comparison, chosen, folder, stopped, is_over=is_over)
+    return Outcome(comparison=comparison, folder=folder, problem=error)
 
 
 def plan_comparison(checked: CheckedRequest) -> tuple[ComparisonPlan, Resources]:
     """Return the plan of all cells and trials, and how many run at the same time."""
     request, executor = checked.request, checked.executor
-    first = next(iter(checked.recipes.values()))
-    count = len(checked.recipes) * len(list_seeds(request.options.seeds, first))
+    first_recipe = next(iter(checked.recipes.values()))
+    count = len(checked.recipes) * len(list_seeds(request.options.seeds, first_recipe))
     resources = _plan_resources(checked, executor, count)
     plan = build_plan(request, checked.recipes, resources, is_local=executor.is_local)
     if checked.trials:
@@ -167,8 +167,8 @@ def _plan_studies(
     tuning = checked.request.tuning
     assert tuning is not None
     trials = [
-        (one, set_seed(recipe, plan.seeds[one.study], resources).plain())
-        for one, recipe in checked.trials
+        (trial, set_seed(recipe, plan.seeds[trial.study], resources).plain())
+        for trial, recipe in checked.trials
     ]
     return plan_studies(
         plan,
@@ -197,9 +197,9 @@ def run_studies(
         block = replace(
             plan,
             cells=tuple(
-                one
-                for one in plan.cells
-                if one.block == study and (race is None or is_trained(race, one))
+                planned
+                for planned in plan.cells
+                if planned.block == study and (race is None or is_trained(race, planned))
             ),
         )
         if not block.cells:
@@ -228,14 +228,14 @@ def run_studies(
 
 def _tell_look(plan: ComparisonPlan, race: RaceResult, study: int) -> bool:
     """Log what a look decided before a study; return whether it was taken, or none is left."""
-    taken = [one for one in race.looks if one.studies == study]
+    taken = [look for look in race.looks if look.studies == study]
     if not taken:
         if not race.is_over:
             log.info("the look after %d studies waits for cells that are not done", study)
         return race.is_over
-    for one in race.stopped:
-        if one.look == study:
-            log.info("%s", describe_stopped(one))
+    for stopped_variant in race.stopped:
+        if stopped_variant.look == study:
+            log.info("%s", describe_stopped(stopped_variant))
     left = f"{len(taken[0].running)} of {len(plan.variants)} variants run on"
     log.info("look after %d studies: %s", study, "the race is over" if race.is_over else left)
     return True
@@ -249,9 +249,9 @@ def _test_chosen(
     One that another machine trained left no weights here; it is trained again first, as a trial.
     """
     while elsewhere := [
-        one
-        for one in _list_chosen(block, folder)
-        if not (folder / CELLS / one.name / TRIAL).exists()
+        planned
+        for planned in _list_chosen(block, folder)
+        if not (folder / CELLS / planned.name / TRIAL).exists()
     ]:
         for cell in elsewhere:
             (_reopen(folder, cell) / UNTESTED).touch()
@@ -276,10 +276,10 @@ def _test_chosen(
 
 def _list_chosen(block: ComparisonPlan, folder: Path) -> list[PlannedCell]:
     """List the trials that validation chose and that are to be tested."""
-    found = find_cells(block, folder)
-    results = [choose_result(trials) for trials in group_trials(block, found).values()]
+    records = find_cells(block, folder)
+    results = [choose_result(trials) for trials in group_trials(block, records).values()]
     # not one that failed, nor one that is tested already
-    return [planned for planned, one in results if one.recipe and one.state == "stopped"]
+    return [planned for planned, record in results if record.recipe and record.state == "stopped"]
 
 
 def _reopen(folder: Path, cell: PlannedCell) -> Path:
@@ -303,14 +303,14 @@ def _record_hypotheses(
     """Write the hypotheses as soon as the folder is known to be theirs."""
     ended = [path for name in (END, TRIAL) for path in folder.glob(f"{CELLS}/*/{name}")]
     names = {path.parent.name for path in ended} | {*read_cells(folder)}
-    cannot_ask = {" ".join(one.text.split()): one.missing for one in rooms if one.missing}
+    cannot_ask = {" ".join(room.text.split()): room.missing for room in rooms if room.missing}
     record_hypotheses(checked.request.options.hypotheses, folder, len(names), measure, cannot_ask)
 
 
 def _plan_resources(checked: CheckedRequest, executor: Executor, count: int) -> Resources:
     jobs = checked.request.options.jobs
     recipes = checked.recipes.values()
-    gpus = max(count_gpus(one, is_local=executor.is_local) for one in recipes)
+    gpus = max(count_gpus(recipe, is_local=executor.is_local) for recipe in recipes)
     return executor.plan_resources(count, None if jobs == "auto" else jobs, gpus)
 
 
@@ -338,11 +338,11 @@ def rebuild(folder: Path, options: RebuildOptions, command: str = "") -> Compari
             better=find_direction(options.measure),
             command=", then ".join(filter(None, (comparison.command, command))),
         )
-    found = [cell.find(comparison.trained).metrics for cell in comparison.cells]
-    metrics = [one for one in found if one]
-    if metrics and not any(comparison.measure in one for one in metrics):
-        problem = f"no cell has {comparison.measure}, but {', '.join(metrics[0])}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, "name one of these"))
+    measured = [cell.find(comparison.trained).metrics for cell in comparison.cells]
+    metrics = [entry for entry in measured if entry]
+    if metrics and not any(comparison.measure in entry for entry in metrics):
+        message = f"no cell has {comparison.measure}, but {', '.join(metrics[0])}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "measure", message, "name one of these"))
     _write(comparison, folder, intervals=options.intervals)
     return comparison
 
@@ -380,8 +380,8 @@ def _find_problem(
 
     if stopped is not None:
         done = count - len(unfinished)
-        text = f"stopped by {stopped.name} with {done} of {count} cells done"
-        return Stopped(stopped, f"{text}; {_continue(comparison.command)}")
+        summary = f"stopped by {stopped.name} with {done} of {count} cells done"
+        return Stopped(stopped, f"{summary}; {_continue(comparison.command)}")
     if waiting:
         log.info(
             "the minutes are over with %d of %d cells left; %s",
@@ -391,8 +391,8 @@ def _find_problem(
         )
     if not unfinished:
         return None
-    text = f"{len(unfinished)} of {count} cells are not done; the same command tries them again"
-    return ZooError("\n".join([f"{text} ({folder / CELLS})", *unfinished]))
+    summary = f"{len(unfinished)} of {count} cells are not done; the same command tries them again"
+    return ZooError("\n".join([f"{summary} ({folder / CELLS})", *unfinished]))
 
 
 def _continue(command: str) -> str:

@@ -53,9 +53,11 @@ def add_baselines(comparison: Comparison, folder: Path) -> Comparison:
 def _add_to_cell(cell: ComparisonCell, scores: Scores, measure: str) -> ComparisonCell:
     measured = tuple(
         # what a cell has itself was scored on its own samples
-        replace(one, baselines={measure: scores[one.condition.name]})
-        if not one.baselines and one.condition.kind != "trained" and scores.get(one.condition.name)
-        else one
-        for one in cell.measurements
+        replace(measurement, baselines={measure: scores[measurement.condition.name]})
+        if not measurement.baselines
+        and measurement.condition.kind != "trained"
+        and scores.get(measurement.condition.name)
+        else measurement
+        for measurement in cell.measurements
     )
     return replace(cell, measurements=measured)

@@ -40,7 +40,8 @@ def order_for_drawing(comparison: Comparison) -> tuple[Variant, ...]:
     if len(comparison.variants) <= FEW_LINES or len(comparison.axes) > 1:
         return comparison.variants
     return tuple(
-        one.variant for one in reversed(rank_variants(comparison, comparison.conditions[-1]))
+        standing.variant
+        for standing in reversed(rank_variants(comparison, comparison.conditions[-1]))
     )
 
 
@@ -95,7 +96,7 @@ def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
     There is a chart for each condition that has them.
     """
     charts = (_charts_by_position(comparison, condition) for condition in comparison.conditions)
-    return tuple(chart for found in charts for chart in found)
+    return tuple(chart for condition_charts in charts for chart in condition_charts)
 
 
 def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
@@ -115,8 +116,10 @@ def in_training_compute(comparison: Comparison, unit: str = "seconds") -> tuple[
         comparison: The comparison.
         unit: seconds or FLOPs.
     """
-    costs = {one.name: measure_compute(comparison, one, unit) for one in comparison.variants}
-    if len({one for one in costs.values() if one}) < 2:
+    costs = {
+        variant.name: measure_compute(comparison, variant, unit) for variant in comparison.variants
+    }
+    if len({cost for cost in costs.values() if cost}) < 2:
         return ()
 
     def draw(variant: Variant) -> Line | None:
@@ -174,8 +177,10 @@ def explain_charts(comparison: Comparison, name: str, panels: Sequence[Panel]) -
 
 def mean_of(variant: Variant, pick: Callable[[ComparisonCell], float | None]) -> float | None:
     """Return the mean of what is known of a variant's cells."""
-    found = [one for cell in variant.cells if (one := pick(cell)) is not None and isfinite(one)]
-    return fmean(found) if found else None
+    values = [
+        value for cell in variant.cells if (value := pick(cell)) is not None and isfinite(value)
+    ]
+    return fmean(values) if values else None
 
 
 def _fill(
@@ -194,13 +199,13 @@ def _fill(
                 lines[variant.name] = replace(line, colour=number, shades=len(group), band=band)
 
     heights = _list_heights(lines.values())
-    found = []
+    filled = []
     for title, group in groups.items():
-        drawn = tuple(lines[one.name] for one in group if one.name in lines)
+        drawn = tuple(lines[member.name] for member in group if member.name in lines)
         if drawn:
             shown = chart.title if len(groups) == 1 else title
-            found.append(replace(chart, title=shown, lines=drawn, y_scale=fit_height(heights)))
-    return tuple(found)
+            filled.append(replace(chart, title=shown, lines=drawn, y_scale=fit_height(heights)))
+    return tuple(filled)
 
 
 def _list_heights(lines: Iterable[Line]) -> list[Tensor]:
@@ -213,16 +218,19 @@ def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
 
 
 def _distinct_costs(comparison: Comparison, title: str) -> set[float]:
-    found = (mean_of(variant, COSTS[title][1]) for variant in comparison.variants)
-    return {one for one in found if one is not None}
+    means = (mean_of(variant, COSTS[title][1]) for variant in comparison.variants)
+    return {mean for mean in means if mean is not None}
 
 
 def _points_by_cost(comparison: Comparison, condition: Condition, title: str) -> Points:
     unit, pick = COSTS[title]
     groups = {}
     for variant in order_for_drawing(comparison):
-        found, cost = collect_values(variant, condition, comparison.measure), mean_of(variant, pick)
-        reached = fmean(found.values()) if found else None
+        by_seed, cost = (
+            collect_values(variant, condition, comparison.measure),
+            mean_of(variant, pick),
+        )
+        reached = fmean(by_seed.values()) if by_seed else None
         groups[variant.name] = (_to_tensor([cost]), _to_tensor([reached]))
     y = f"{format_measure(comparison)}, {condition.describe()}"
     costs = [float(x) for x, _ in groups.values() if x.isfinite().all()]
@@ -241,7 +249,7 @@ def _charts_by_size(
     comparison: Comparison, conditions: Mapping[int, Condition], suffix: str
 ) -> tuple[LineChart, ...]:
     sizes = sorted(conditions.items())
-    is_image = any(one.unit == "pixels" for one in conditions.values())
+    is_image = any(condition.unit == "pixels" for condition in conditions.values())
     noun, unit = ("resolution", "pixels") if is_image else ("length of windows", "tokens")
     title = f"{capitalize(format_measure(comparison))} by {noun}"
     chart = LineChart(
@@ -254,38 +262,38 @@ def _charts_by_size(
         ),
         rule=_find_trained(comparison),
     )
-    found = _fill(comparison, chart, lambda variant: _line_by_size(comparison, variant, sizes))
+    filled = _fill(comparison, chart, lambda variant: _line_by_size(comparison, variant, sizes))
     return tuple(
-        one if one.title == chart.title else replace(one, title=f"{one.title}{suffix}")
-        for one in found
+        panel if panel.title == chart.title else replace(panel, title=f"{panel.title}{suffix}")
+        for panel in filled
     )
 
 
 def _line_by_size(
     comparison: Comparison, variant: Variant, sizes: Sequence[tuple[int, Condition]]
 ) -> Line | None:
-    found = [collect_values(variant, one, comparison.measure) for _, one in sizes]
-    means = [estimate_variant(comparison, variant, one)[0] for one in found]
+    values = [collect_values(variant, condition, comparison.measure) for _, condition in sizes]
+    means = [estimate_variant(comparison, variant, by_seed)[0] for by_seed in values]
     if not any(means):
         return None
-    mean = _to_tensor([one.mean if one else None for one in means])
-    low = _to_tensor([one.low if one else None for one in means])
-    high = _to_tensor([one.high if one else None for one in means])
+    mean = _to_tensor([estimate.mean if estimate else None for estimate in means])
+    low = _to_tensor([estimate.low if estimate else None for estimate in means])
+    high = _to_tensor([estimate.high if estimate else None for estimate in means])
     x = torch.tensor([size for size, _ in sizes])
     return Line(variant.name, x, mean, (low, high) if low.isfinite().any() else None)
 
 
 def _line_of_steps(variant: Variant) -> Line | None:
-    found: dict[int, list[float]] = {}
+    values_by_step: dict[int, list[float]] = {}
     for cell in variant.cells:
         for step, value in cell.curve:
-            known = nan if value is None or not isfinite(value) else value
-            found.setdefault(step, []).append(known)
-    if not found:
+            plotted = nan if value is None or not isfinite(value) else value
+            values_by_step.setdefault(step, []).append(plotted)
+    if not values_by_step:
         return None
-    steps = sorted(found)
+    steps = sorted(values_by_step)
     mean, low, high = (
-        _to_tensor([pick(found[step]) for step in steps]) for pick in (fmean, min, max)
+        _to_tensor([pick(values_by_step[step]) for step in steps]) for pick in (fmean, min, max)
     )
     band = (low, high) if len(variant.cells) > 1 else None
     return Line(variant.name, torch.tensor(steps), mean, band)
@@ -293,8 +301,8 @@ def _line_of_steps(variant: Variant) -> Line | None:
 
 def _charts_by_position(comparison: Comparison, condition: Condition) -> tuple[LineChart, ...]:
     def line(variant: Variant) -> Line | None:
-        found = (cell.find(condition).list_position_losses() for cell in variant.cells)
-        rows = [losses for losses in found if losses]
+        by_cell = (cell.find(condition).list_position_losses() for cell in variant.cells)
+        rows = [losses for losses in by_cell if losses]
         # one answer at the end of a window is a point, not a curve
         if all((len(row) - row.count(None)) * SPARSE < len(row) for row in rows):
             return None
@@ -309,10 +317,10 @@ def _charts_by_position(comparison: Comparison, condition: Condition) -> tuple[L
         lines=(),
         rule=None if condition == comparison.trained else _find_trained(comparison),
     )
-    found = _fill(comparison, chart, line)
+    filled = _fill(comparison, chart, line)
     return tuple(
-        one if one.title == chart.title else replace(one, title=f"{one.title}, {name}")
-        for one in found
+        panel if panel.title == chart.title else replace(panel, title=f"{panel.title}, {name}")
+        for panel in filled
     )
 
 
@@ -334,5 +342,5 @@ def _bin(rows: Sequence[Sequence[float | None]]) -> list[tuple[float, float]]:
     ]
 
 
-def _to_tensor(found: Sequence[float | None]) -> Tensor:
-    return torch.tensor([nan if one is None else one for one in found], dtype=torch.float64)
+def _to_tensor(values: Sequence[float | None]) -> Tensor:
+    return torch.tensor([nan if value is None else value for value in values], dtype=torch.float64)

@@ -143,13 +143,13 @@ def list_own_settings(
         budget: How many settings, before equal ones are dropped.
         seed: Of the comparison.
     """
-    kept = {axis.key for axis in drop_without_effect(axes, variant, has_effect)}
-    own: list[Settings] = []
+    effective_keys = {axis.key for axis in drop_without_effect(axes, variant, has_effect)}
+    distinct: list[Settings] = []
     for settings in list_settings(axes, study, budget, seed):
-        reduced = {key: value for key, value in settings.items() if key in kept}
-        if reduced not in own:
-            own.append(reduced)
-    return own
+        reduced = {key: value for key, value in settings.items() if key in effective_keys}
+        if reduced not in distinct:
+            distinct.append(reduced)
+    return distinct
 
 
 def choose_best(values: Sequence[float | None], better: Literal["high", "low"]) -> int | None:
@@ -181,7 +181,7 @@ def find_edges(axes: Sequence[Axis], chosen: Mapping[int, Settings]) -> list[Edg
         axes: The tuned keys.
         chosen: {study: the settings that it chose for one variant}
     """
-    found = []
+    edges = []
     for axis in axes:
         if isinstance(axis, ChoiceAxis):
             continue
@@ -199,5 +199,5 @@ def find_edges(axes: Sequence[Axis], chosen: Mapping[int, Settings]) -> list[Edg
             if len(studies) >= 2 and 2 * len(studies) > len(shares):
                 pick = min if side == "lower" else max
                 extreme = pick(numbers[study] for study in studies)
-                found.append(EdgeSetting(axis.key, extreme, side, tuple(sorted(studies))))
-    return found
+                edges.append(EdgeSetting(axis.key, extreme, side, tuple(sorted(studies))))
+    return edges

@@ -34,8 +34,8 @@ def has_effect(axis: Axis, load: Callable[[Mapping[str, Any]], Recipe]) -> bool:
     if not axis.key.startswith(MODEL):
         return True
     recipes = [load({axis.key: value}) for value in axis.list_extremes()]
-    first, *others = map(_compute, recipes)
-    return any(not _is_equal(first, other) for other in others)
+    reference, *outputs = map(_compute, recipes)
+    return any(not _is_equal(reference, output) for output in outputs)
 
 
 def _compute(recipe: Recipe) -> list[torch.Tensor]:
@@ -62,8 +62,8 @@ def _compute(recipe: Recipe) -> list[torch.Tensor]:
         return [*initial, model(*inputs)]
 
 
-def _is_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    if len(one) != len(other):
+def _is_equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    if len(left) != len(right):
         return False
-    pairs = zip(one, other, strict=True)
+    pairs = zip(left, right, strict=True)
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)

@@ -156,11 +156,14 @@ class ComparisonEstimate:
         """The most bytes at a time: checkpoints of the cells that have some, and all records."""
         sizes = [
             size
-            for one in self.variants
-            for size in [CHECKPOINTS * one.checkpoint_bytes] * one.cells
+            for variant in self.variants
+            for size in [CHECKPOINTS * variant.checkpoint_bytes] * variant.cells
         ]
-        kept = len(sizes) if self.keeps_weights else self._count_kept()
-        return sum(sorted(sizes)[len(sizes) - min(kept, len(sizes)) :]) + RECORD_BYTES * self.cells
+        kept_cells = len(sizes) if self.keeps_weights else self._count_kept()
+        return (
+            sum(sorted(sizes)[len(sizes) - min(kept_cells, len(sizes)) :])
+            + RECORD_BYTES * self.cells
+        )
 
     def _count_kept(self) -> int:
         """Return how many cells have checkpoints at a time; trials of a study wait for its end."""
@@ -202,16 +205,18 @@ def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
     ask_pilot(options.pilot, options.hypotheses, plan)
     recorded = find_recorded(plan, read_records(options.records))
     left = [
-        one
-        for one in plan.cells
-        if one.name not in recorded and (is_new or not is_done(plan, folder, one))
+        cell
+        for cell in plan.cells
+        if cell.name not in recorded and (is_new or not is_done(plan, folder, cell))
     ]
     places = [folder.parent, *map(Path, options.records)]
     records = list_records(places)
     variants = []
     for combination, recipe in checked.recipes.items():
-        own = [one for one in left if one.variant == combination.name]
-        variants.append(_estimate_variant(combination.name, plan, own, Experiment(recipe), records))
+        variant_cells = [cell for cell in left if cell.variant == combination.name]
+        variants.append(
+            _estimate_variant(combination.name, plan, variant_cells, Experiment(recipe), records)
+        )
     return ComparisonEstimate(
         folder=folder,
         is_new=is_new,
@@ -229,8 +234,10 @@ def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
 
 def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
     """Return what finished cells of the comparisons in folders cost, by their settings."""
-    found: dict[str, list[CellCost]] = {}
-    paths = (path for one in places for at in ("", "*/") for path in sorted(one.glob(at + PLAN)))
+    costs: dict[str, list[CellCost]] = {}
+    paths = (
+        path for place in places for at in ("", "*/") for path in sorted(place.glob(at + PLAN))
+    )
     for path in dict.fromkeys(paths):
         folder = path.parent
         try:
@@ -239,11 +246,11 @@ def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
             log.info("%s", error)
             continue
         for planned in plan.cells:
-            one = cells.get(planned.name)
-            if one is None:
+            record = cells.get(planned.name)
+            if record is None:
                 continue
-            if one.is_refused:
-                log.info("%s/%s", folder, one.error)
+            if record.is_refused:
+                log.info("%s/%s", folder, record.error)
                 continue
             unit, length = count_length(planned.recipe["trainer"])
             cost = CellCost(
@@ -251,12 +258,12 @@ def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
                 processor=str(plan.machine.get("processor", "")),
                 unit=unit,
                 length=length,
-                steps=one.planned_steps,
-                minutes=one.minutes,
+                steps=record.planned_steps,
+                minutes=record.minutes,
             )
-            found.setdefault(_describe_work(plan, planned), []).append(cost)
-            found.setdefault(_describe_epoch(plan, planned), []).append(cost)
-    return found
+            costs.setdefault(_describe_work(plan, planned), []).append(cost)
+            costs.setdefault(_describe_epoch(plan, planned), []).append(cost)
+    return costs
 
 
 def _describe_work(plan: ComparisonPlan, planned: PlannedCell) -> str:
@@ -287,16 +294,18 @@ def _estimate_variant(
     records: Mapping[str, Sequence[CellCost]],
 ) -> VariantEstimate:
     step_flops = PASSES * experiment.flops * count_samples(experiment.recipe)
-    parameters = sum(one.numel() for one in experiment.meta_model.parameters())
+    parameters = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
     copies = COPIES + (experiment.recipe.trainer.ema_decay is not None)
     steps: list[float | None] = []
     minutes: list[float | None] = []
     used: list[CellCost] = []
     lengths = [count_length(cell.recipe["trainer"]) for cell in cells]
     for cell, (unit, length) in zip(cells, lengths, strict=True):
-        known = [one for one in records.get(_describe_work(plan, cell), ()) if one.unit == unit]
-        read = [one for one in records.get(_describe_epoch(plan, cell), ()) if one.unit == unit]
-        timed = [one for one in known if one.minutes is not None]
+        same_work = [
+            cost for cost in records.get(_describe_work(plan, cell), ()) if cost.unit == unit
+        ]
+        read = [cost for cost in records.get(_describe_epoch(plan, cell), ()) if cost.unit == unit]
+        timed = [cost for cost in same_work if cost.minutes is not None]
         used += timed
         minutes.append(_scale(timed, length, "minutes"))
         is_counted = unit == "max_steps"
@@ -311,8 +320,8 @@ def _estimate_variant(
         steps=total,
         flops=None if total is None else float(total * step_flops),
         minutes=add_known(minutes),
-        records=tuple(dict.fromkeys(one.folder for one in used)),
-        processors=tuple(dict.fromkeys(one.processor for one in used)),
+        records=tuple(dict.fromkeys(cost.folder for cost in used)),
+        processors=tuple(dict.fromkeys(cost.processor for cost in used)),
         checkpoint_bytes=WEIGHT_BYTES * copies * parameters,
     )
 
@@ -323,60 +332,69 @@ def count_samples(recipe: Recipe) -> int:
     return step.total or step.accumulated
 
 
-def _scale(known: Sequence[CellCost], length: int, key: str) -> float | None:
+def _scale(costs: Sequence[CellCost], length: int, key: str) -> float | None:
     """Return the median of what records cost, for a training of another length."""
-    found = [getattr(one, key) / one.length for one in known if getattr(one, key) is not None]
-    return length * median(found) if found else None
+    rates = [getattr(cost, key) / cost.length for cost in costs if getattr(cost, key) is not None]
+    return length * median(rates) if rates else None
 
 
-def _format_lines(found: ComparisonEstimate) -> Iterator[str]:
+def _format_lines(estimate: ComparisonEstimate) -> Iterator[str]:
     head = ["variant", "parameters", "cells left", "steps", "FLOPs", "minutes"]
     rows = [
         [
-            one.variant,
-            f"{one.parameters:,}",
-            f"{one.cells:,}",
-            f"{one.epochs:,} epochs" if one.steps is None else f"{one.steps:,}",
-            UNKNOWN if one.flops is None else f"{one.flops:.2e}",
-            UNKNOWN if one.minutes is None else format_fixed(one.minutes, 1),
+            variant.variant,
+            f"{variant.parameters:,}",
+            f"{variant.cells:,}",
+            f"{variant.epochs:,} epochs" if variant.steps is None else f"{variant.steps:,}",
+            UNKNOWN if variant.flops is None else f"{variant.flops:.2e}",
+            UNKNOWN if variant.minutes is None else format_fixed(variant.minutes, 1),
         ]
-        for one in found.variants
+        for variant in estimate.variants
     ]
     yield format_markdown(head, rows, ("variant",))
     yield ""
-    yield f"folder: {found.folder}{', which does not exist yet' if found.is_new else ''}"
-    noun = "trial" if found.budget else "cell"
-    blocks = pluralize(found.blocks, "seed")
-    if found.budget:
-        blocks = "1 study" if found.blocks == 1 else f"{found.blocks} studies"
-    each = f", {pluralize(found.budget, 'trial')} each" if found.budget else ""
-    raced = "; a race may stop variants earlier" if found.is_raced else ""
+    yield f"folder: {estimate.folder}{', which does not exist yet' if estimate.is_new else ''}"
+    noun = "trial" if estimate.budget else "cell"
+    blocks = pluralize(estimate.blocks, "seed")
+    if estimate.budget:
+        blocks = "1 study" if estimate.blocks == 1 else f"{estimate.blocks} studies"
+    trials_each = f", {pluralize(estimate.budget, 'trial')} each" if estimate.budget else ""
+    raced = "; a race may stop variants earlier" if estimate.is_raced else ""
     yield (
-        f"{noun}s: {found.cells:,} ({pluralize(len(found.variants), 'variant')}, {blocks}{each}), "
-        f"{found.done:,} of them done, {found.jobs} at a time{raced}"
+        f"{noun}s: {estimate.cells:,} "
+        f"({pluralize(len(estimate.variants), 'variant')}, {blocks}{trials_each}), "
+        f"{estimate.done:,} of them done, {estimate.jobs} at a time{raced}"
     )
     unknown = "unknown, since the recipe counts epochs and no record says how long one is"
-    yield f"steps: {unknown if found.steps is None else f'{found.steps:,}'}"
-    flops = UNKNOWN if found.flops is None else f"{found.flops:.2e}"
+    yield f"steps: {unknown if estimate.steps is None else f'{estimate.steps:,}'}"
+    flops = UNKNOWN if estimate.flops is None else f"{estimate.flops:.2e}"
     yield f"FLOPs: {flops}, of training; a backward pass is counted as two forward passes"
-    when = "all are kept" if found.keeps_weights else "those of finished cells are deleted"
+    when = "all are kept" if estimate.keeps_weights else "those of finished cells are deleted"
     yield (
-        f"disk: at most {found.disk / 1e6:,.1f} MB, for weights and AdamW's moments in "
+        f"disk: at most {estimate.disk / 1e6:,.1f} MB, for weights and AdamW's moments in "
         f"{CHECKPOINTS} checkpoints of each cell, of which {when}; logs come on top"
     )
-    yield f"time: {_format_time(found)}"
+    yield f"time: {_format_time(estimate)}"
 
 
-def _format_time(found: ComparisonEstimate) -> str:
-    parent = found.folder.parent
-    if not found.left:
+def _format_time(estimate: ComparisonEstimate) -> str:
+    parent = estimate.folder.parent
+    if not estimate.left:
         return "none, all is done"
-    missing = [one.variant for one in found.variants if one.minutes is None]
+    missing = [variant.variant for variant in estimate.variants if variant.minutes is None]
     if missing:
         names = ", ".join(missing)
         return f"unknown, since no finished cell in {parent} has the settings of {names}"
-    records = ", ".join(dict.fromkeys(name for one in found.variants for name in one.records))
-    others = dict.fromkeys(name for one in found.variants for name in one.processors)
-    others.pop(found.processor, None)
-    elsewhere = f", measured on {', '.join(others)}, not on {found.processor}" if others else ""
-    return f"{format_fixed(found.minutes, 1)} minutes, by the records of {records}{elsewhere}"
+    records = ", ".join(
+        dict.fromkeys(name for variant in estimate.variants for name in variant.records)
+    )
+    other_processors = dict.fromkeys(
+        name for variant in estimate.variants for name in variant.processors
+    )
+    other_processors.pop(estimate.processor, None)
+    elsewhere = (
+        f", measured on {', '.join(other_processors)}, not on {estimate.processor}"
+        if other_processors
+        else ""
+    )
+    return f"{format_fixed(estimate.minutes, 1)} minutes, by the records of {records}{elsewhere}"

@@ -58,7 +58,7 @@ def count_shared_weights(records: Sequence[CellRecord]) -> int:
 
     They are equal if, for each seed, they began equal in all cells that have begun.
     """
-    begun = [(one.seed, _read_start(one)) for one in records if one.weights]
+    begun = [(record.seed, _read_start(record)) for record in records if record.weights]
     if not begun:
         return 0
     shapes = [{(name, shape) for name, (shape, _) in start.items()} for _, start in begun]
@@ -77,14 +77,16 @@ def find_flags(
     variants: Sequence[Variant], records: Sequence[CellRecord]
 ) -> dict[str, tuple[Flag, ...]]:
     """Return {variant: flags}: other differences than its values, different starts, failures."""
-    found: dict[str, list[Flag]] = {variant.name: [] for variant in variants}
+    by_variant: dict[str, list[Flag]] = {variant.name: [] for variant in variants}
     # models whose sizes vary on purpose are compared with those of their own size
     sizes: dict[str, set[str]] = {}
     for variant in variants:
         sizes.setdefault(_describe_size(variant), set()).add(variant.name)
     for names in sizes.values():
-        for name, flag in _flag_parameters([one for one in records if one.variant in names]):
-            found[name].append(flag)
+        for name, flag in _flag_parameters(
+            [record for record in records if record.variant in names]
+        ):
+            by_variant[name].append(flag)
 
     varied = {key for variant in variants for key in variant.values}
     for kind, pick in EQUAL.items():
@@ -93,25 +95,25 @@ def find_flags(
         if any(is_below(key, cause) for key in varied for cause in causes):
             continue
         for name, flag in _flag_unequal(records, kind, pick):
-            found[name].append(flag)
+            by_variant[name].append(flag)
 
     for variant in variants:
-        found[variant.name] += [*_flag_starts(variant.cells), *_flag_failures(variant.cells)]
-    return {name: tuple(dict.fromkeys(flags)) for name, flags in found.items()}
+        by_variant[variant.name] += [*_flag_starts(variant.cells), *_flag_failures(variant.cells)]
+    return {name: tuple(dict.fromkeys(flags)) for name, flags in by_variant.items()}
 
 
 def _read_start(record: CellRecord, ignores_encodings: bool = False) -> Start:
-    found: dict[str, tuple[tuple[Any, ...], Hashable]] = {}
+    start: dict[str, tuple[tuple[Any, ...], Hashable]] = {}
     for name, (count, shapes, values) in group_by_module(record.weights).items():
         if not (ignores_encodings and "encoding" in name.split(".")):
-            found[name] = (count, shapes), values
+            start[name] = (count, shapes), values
     if not record.weights:
         return {}
     if record.order:
-        found[ORDER] = (), record.order[:SHORT_DIGITS]
+        start[ORDER] = (), record.order[:SHORT_DIGITS]
     if record.batch:
-        found[BATCH] = (), record.batch[:SHORT_DIGITS]
-    return found
+        start[BATCH] = (), record.batch[:SHORT_DIGITS]
+    return start
 
 
 def _flag_failures(cells: Sequence[ComparisonCell]) -> Iterator[Flag]:
@@ -127,11 +129,11 @@ def _flag_starts(cells: Sequence[ComparisonCell]) -> Iterator[Flag]:
     for cell in cells:
         if cell.different_start:
             seeds.setdefault(cell.different_start, []).append(str(cell.seed))
-    for names, own in seeds.items():
-        word = "seed" if len(own) == 1 else "seeds"
+    for names, numbers in seeds.items():
+        word = "seed" if len(numbers) == 1 else "seeds"
         different = join_names(names, MAX_NAMES)
-        text = f"{word} {join_names(own)} did not start as the others: {different}"
-        yield Flag("start", text)
+        sentence = f"{word} {join_names(numbers)} did not start as the others: {different}"
+        yield Flag("start", sentence)
 
 
 def _describe_size(variant: Variant) -> str:
@@ -149,16 +151,18 @@ def _describe_size(variant: Variant) -> str:
 
 
 def _flag_parameters(records: Sequence[CellRecord]) -> Iterator[tuple[str, Flag]]:
-    counts = {one.variant: one.parameters for one in records if one.parameters is not None}
+    counts = {
+        record.variant: record.parameters for record in records if record.parameters is not None
+    }
     usual, owner = _find_usual_count(counts)
     for name, count in counts.items():
         difference = abs(count - usual)
         if difference:
             word = "more" if count > usual else "fewer"
-            text = f"{difference:,} {word} parameters than {owner}"
+            sentence = f"{difference:,} {word} parameters than {owner}"
             is_minor = difference <= MINOR_SHARE * usual
             bound = f", within {100 * MINOR_SHARE:g} %" if is_minor else ""
-            yield name, Flag("parameters", f"{text}{bound}", is_minor)
+            yield name, Flag("parameters", f"{sentence}{bound}", is_minor)
 
 
 def _find_usual_count(counts: Mapping[str, int]) -> tuple[int, str]:
@@ -166,8 +170,8 @@ def _find_usual_count(counts: Mapping[str, int]) -> tuple[int, str]:
     if not counts:
         return 0, "most"
     usual, owners = Counter(counts.values()).most_common(1)[0]
-    first = next(name for name, count in counts.items() if count == usual)
-    return usual, "most" if owners > 1 else first
+    first_owner = next(name for name, count in counts.items() if count == usual)
+    return usual, "most" if owners > 1 else first_owner
 
 
 def _flag_unequal(
@@ -191,13 +195,13 @@ def _pick_twice(look_up: Callable[[Environment], Any]) -> Pick:
 
     def pick(record: CellRecord) -> list[Hashable]:
         both = (record.environment, record.last_environment)
-        return [_join_list(look_up(one)) for one in both]
+        return [_join_list(look_up(environment)) for environment in both]
 
     return pick
 
 
-def _join_list(found: Any) -> Hashable:
-    return ", ".join(map(str, found)) if isinstance(found, list | tuple) else found
+def _join_list(value: Any) -> Hashable:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def _describe_commit(environment: Environment) -> str | None:
@@ -212,14 +216,14 @@ def _find_most_common(counts: Counter[Hashable]) -> Hashable:
 
 
 EQUAL: Mapping[str, Pick] = {
-    "attention": lambda one: [", ".join(one.backends)],
-    "steps": lambda one: [one.steps],
-    "device": lambda one: [one.device],
-    "GPUs": _pick_twice(lambda one: one.devices.get("cuda")),
-    "threads": _pick_twice(lambda one: one.devices.get("threads")),
-    "processes": _pick_twice(lambda one: one.processes),
-    "torch": _pick_twice(lambda one: one.packages.get("torch")),
-    "zoo": _pick_twice(lambda one: one.zoo),
+    "attention": lambda record: [", ".join(record.backends)],
+    "steps": lambda record: [record.steps],
+    "device": lambda record: [record.device],
+    "GPUs": _pick_twice(lambda environment: environment.devices.get("cuda")),
+    "threads": _pick_twice(lambda environment: environment.devices.get("threads")),
+    "processes": _pick_twice(lambda environment: environment.processes),
+    "torch": _pick_twice(lambda environment: environment.packages.get("torch")),
+    "zoo": _pick_twice(lambda environment: environment.zoo),
     "commit": _pick_twice(_describe_commit),
 }
 """{kind of a flag: what should be equal in all cells}"""

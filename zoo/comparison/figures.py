@@ -55,7 +55,7 @@ def draw_figures(comparison: Comparison) -> dict[str, Chart]:
     Returns:
         {name of a figure: its chart}
     """
-    found: dict[str, Sequence[LineChart | Points]] = {
+    all_panels: dict[str, Sequence[LineChart | Points]] = {
         "sizes": by_size(comparison),
         "positions": by_position(comparison),
         "training": in_training(comparison),
@@ -63,7 +63,7 @@ def draw_figures(comparison: Comparison) -> dict[str, Chart]:
     }
     figures = {
         name: draw_charts(comparison, panels, explain_charts(comparison, name, panels))
-        for name, panels in found.items()
+        for name, panels in all_panels.items()
         if panels
     }
     return {"ranking": draw_ranking(comparison), **figures}
@@ -73,9 +73,13 @@ def draw_charts(
     comparison: Comparison, panels: Sequence[LineChart | Points], subtitle: str = ""
 ) -> Chart:
     """Draw all charts; each line of the last one separately if there are too many."""
-    last = panels[-1]
-    if isinstance(last, LineChart) and len(comparison.axes) < 2 and len(last.lines) > MAX_LINES:
-        return draw_lines_apart(comparison, last)
+    last_panel = panels[-1]
+    if (
+        isinstance(last_panel, LineChart)
+        and len(comparison.axes) < 2
+        and len(last_panel.lines) > MAX_LINES
+    ):
+        return draw_lines_apart(comparison, last_panel)
     drawn = [charts.draw_panel(_shorten_names(panel), STYLE) for panel in panels]
     columns = 2 if len(drawn) == 4 else PER_ROW["charts"]
     return _arrange(comparison, drawn, columns, subtitle)
@@ -110,8 +114,8 @@ def draw_ranking(comparison: Comparison) -> Chart:
         for condition, column in zip(comparison.conditions, columns, strict=True)
     ]
     notes = [*explain_strips(columns, name_extreme(comparison))]
-    marks = dict.fromkeys(what for variant in comparison.variants for what in variant.flag_kinds)
-    signs = ", ".join(f"{what} {SIGNS.get(what, OTHER_SIGN)}" for what in marks)
+    marks = dict.fromkeys(kind for variant in comparison.variants for kind in variant.flag_kinds)
+    signs = ", ".join(f"{kind} {SIGNS.get(kind, OTHER_SIGN)}" for kind in marks)
     notes += [f"not as in most: {signs}"] if signs else []
     return _arrange(comparison, drawn, PER_ROW["ranking"], "; ".join(notes))
 
@@ -202,8 +206,8 @@ def _describe(standing: Standing, number: int, scale: Scale, digits: int) -> dic
     row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour}
     row |= {"mean": None, "low": None, "high": None, "seeds": (), "notes": []}
     if standing.mean is None:
-        text = shorten("; ".join(standing.missing_reasons))
-        return row | {"notes": [("center", 0, text, palette.quiet)]}
+        reasons = shorten("; ".join(standing.missing_reasons))
+        return row | {"notes": [("center", 0, reasons, palette.quiet)]}
 
     strip = build_strip(standing, scale)
     row |= {"mean": strip.mean, "seeds": strip.seeds}
@@ -236,8 +240,8 @@ def _draw_notes(rows: Sequence[Mapping[str, Any]], y: alt.Y) -> list[alt.Chart]:
     """Return the layers of texts and arrows, one for each place in a row."""
     places: dict[tuple[Align, int], list[dict[str, Any]]] = {}
     for row in rows:
-        for align, offset, text, colour in row["notes"]:
-            note = {"row": row["row"], "note": text, "colour": colour}
+        for align, offset, label, colour in row["notes"]:
+            note = {"row": row["row"], "note": label, "colour": colour}
             places.setdefault((align, offset), []).append(note)
     at: dict[Align, float] = {"left": 0, "center": PLOT_WIDTH / 2, "right": PLOT_WIDTH}
     return [
@@ -249,5 +253,5 @@ def _draw_notes(rows: Sequence[Mapping[str, Any]], y: alt.Y) -> list[alt.Chart]:
 
 
 def _label(standing: Standing) -> str:
-    signs = dict.fromkeys(SIGNS.get(what, OTHER_SIGN) for what in standing.variant.flag_kinds)
+    signs = dict.fromkeys(SIGNS.get(kind, OTHER_SIGN) for kind in standing.variant.flag_kinds)
     return " ".join([standing.variant.name, *signs])

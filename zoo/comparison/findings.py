@@ -29,7 +29,7 @@ def list_findings(
     return (
         *_find_edits(cells),
         *_find_gaps(cells),
-        *find_split_blocks([one for _, one in cells if one.state == "done"], plan),
+        *find_split_blocks([record for _, record in cells if record.state == "done"], plan),
         *_find_leaks(cells),
         *_find_late(hypotheses),
         *_find_trained_on(cells, race),
@@ -37,78 +37,83 @@ def list_findings(
 
 
 def _find_edits(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[RecordFlaw]:
-    for _, one in cells:
-        if one.is_refused:
-            yield RecordFlaw(kind="edited", text=one.error)
+    for _, record in cells:
+        if record.is_refused:
+            yield RecordFlaw(kind="edited", text=record.error)
 
 
 def _find_gaps(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[RecordFlaw]:
     """Yield the studies that a variant lacks though it has later ones, as if chosen by result."""
     studies: dict[str, dict[int, bool]] = {}
-    for planned, one in cells:
+    for planned, record in cells:
         if planned.study is not None:
-            own = studies.setdefault(planned.variant, {})
+            by_study = studies.setdefault(planned.variant, {})
             # a refused cell is named already
-            is_there = one.state == "done" or one.is_refused
-            own[planned.study] = own.get(planned.study, True) and is_there
+            is_there = record.state == "done" or record.is_refused
+            by_study[planned.study] = by_study.get(planned.study, True) and is_there
     gaps: dict[tuple[int, ...], list[str]] = {}
-    for variant, own in studies.items():
-        last = max((study for study, is_done in own.items() if is_done), default=0)
-        missing = tuple(study for study in range(last) if not own.get(study))
+    for variant, by_study in studies.items():
+        last_done = max((study for study, is_done in by_study.items() if is_done), default=0)
+        missing = tuple(study for study in range(last_done) if not by_study.get(study))
         if missing:
             gaps.setdefault(missing, []).append(variant)
     for missing, variants in gaps.items():
         numbers = join_words(missing)
-        text = f"{join_words(variants)}: later studies are done, but not {numbers}"
-        yield RecordFlaw(kind="missing study", text=text)
+        sentence = f"{join_words(variants)}: later studies are done, but not {numbers}"
+        yield RecordFlaw(kind="missing study", text=sentence)
 
 
 def find_split_blocks(cells: Sequence[CellRecord], plan: ComparisonPlan) -> Iterator[RecordFlaw]:
     """Yield the blocks whose cells were trained on several machines: they are not paired."""
     planned = {cell.name: cell for cell in plan.cells}
     machines: dict[int, dict[str, list[str]]] = {}
-    for one in cells:
-        if one.name in planned and one.machine:
-            own = machines.setdefault(planned[one.name].block, {})
-            own.setdefault(one.machine, []).append(one.name)
+    for record in cells:
+        if record.name in planned and record.machine:
+            by_machine = machines.setdefault(planned[record.name].block, {})
+            by_machine.setdefault(record.machine, []).append(record.name)
     for block, names in machines.items():
         # numbers of two processors differ in the last digits, so their difference is not noise of
         # seeds only
         if len(names) > 1:
             word = "seed" if all(cell.study is None for cell in plan.cells) else "study"
-            where = "; ".join(f"{', '.join(each)} on {name}" for name, each in names.items())
-            text = f"the cells of {word} {block} were trained on several machines: {where}"
-            yield RecordFlaw(kind="split block", text=text)
+            where = "; ".join(
+                f"{', '.join(cell_names)} on {name}" for name, cell_names in names.items()
+            )
+            sentence = f"the cells of {word} {block} were trained on several machines: {where}"
+            yield RecordFlaw(kind="split block", text=sentence)
 
 
 def _find_leaks(cells: Sequence[tuple[PlannedCell, CellRecord]]) -> Iterator[RecordFlaw]:
     """Yield tested trials that validation did not choose: the test may have chosen instead."""
     studies: dict[tuple[str, int | None], list[CellRecord]] = {}
-    for planned, one in cells:
-        if planned.trial is not None and one.state == "done":
-            studies.setdefault((planned.variant, planned.study), []).append(one)
-    for (variant, study), own in studies.items():
-        best = choose_trial(own)
-        for trial in own:
+    for planned, record in cells:
+        if planned.trial is not None and record.state == "done":
+            studies.setdefault((planned.variant, planned.study), []).append(record)
+    for (variant, study), trials in studies.items():
+        best = choose_trial(trials)
+        for trial in trials:
             if trial.is_tested and trial is not best:
                 chosen = "" if best is None else f", though validation chose {best.name}"
-                text = f"{variant}, study {study}: {trial.name} was tested{chosen}"
-                yield RecordFlaw(kind="test leak", text=text)
+                sentence = f"{variant}, study {study}: {trial.name} was tested{chosen}"
+                yield RecordFlaw(kind="test leak", text=sentence)
 
 
 def choose_trial(trials: Sequence[CellRecord]) -> CellRecord | None:
     """Return the trial with the best validation value, of equal ones the first; None if none."""
-    modes = [one.mode for one in trials if one.value is not None]
+    modes = [trial.mode for trial in trials if trial.value is not None]
     better: Better = "high" if "max" in modes else "low"
-    number = choose_best([one.value for one in trials], better)
+    number = choose_best([trial.value for trial in trials], better)
     return None if number is None else trials[number]
 
 
 def _find_late(hypotheses: Sequence[RecordedHypothesis]) -> Iterator[RecordFlaw]:
-    for one in hypotheses:
-        if one.runs_ended:
-            text = f"{one.text}: written after {one.runs_ended} runs had ended, so no prediction"
-            yield RecordFlaw(kind="late hypothesis", text=text)
+    for hypothesis in hypotheses:
+        if hypothesis.runs_ended:
+            sentence = (
+                f"{hypothesis.text}: written after {hypothesis.runs_ended} runs had ended, "
+                "so no prediction"
+            )
+            yield RecordFlaw(kind="late hypothesis", text=sentence)
 
 
 def _find_trained_on(
@@ -116,13 +121,15 @@ def _find_trained_on(
 ) -> Iterator[RecordFlaw]:
     """Yield the studies in which a variant was trained though a look had stopped it."""
     studies: dict[str, list[int]] = {}
-    for planned, one in cells:
-        if race is None or planned.study is None or one.state != "done":
+    for planned, record in cells:
+        if race is None or planned.study is None or record.state != "done":
             continue
         if not race.is_trained(planned.variant, planned.study):
-            own = studies.setdefault(planned.variant, [])
-            own += [] if planned.study in own else [planned.study]
-    for variant, own in studies.items():
-        numbers = ", ".join(map(str, own))
-        text = f"{variant}: trained in studies {numbers}, though a look had stopped it; left out"
-        yield RecordFlaw(kind="trained on", text=text)
+            trained = studies.setdefault(planned.variant, [])
+            trained += [] if planned.study in trained else [planned.study]
+    for variant, trained in studies.items():
+        numbers = ", ".join(map(str, trained))
+        sentence = (
+            f"{variant}: trained in studies {numbers}, though a look had stopped it; left out"
+        )
+        yield RecordFlaw(kind="trained on", text=sentence)

@@ -69,25 +69,27 @@ def read_varied_keys(
         RecipeError: A key or a value is wrong; all issues are reported together.
     """
     issues: list[ConfigIssue] = []
-    found: dict[str, VariedKey] = {}
-    given = [(ENCODINGS, ENCODING, encodings)] if encodings is not None else []
-    given += [(f"{VARY}.{key}", SHORT_KEYS.get(key, key), values) for key, values in vary.items()]
-    for argument, key, values in given:
+    varied: dict[str, VariedKey] = {}
+    requested = [(ENCODINGS, ENCODING, encodings)] if encodings is not None else []
+    requested += [
+        (f"{VARY}.{key}", SHORT_KEYS.get(key, key), values) for key, values in vary.items()
+    ]
+    for argument, key, values in requested:
         with collect_issues(issues):
             plain = read_list(argument, key, values)
-            _check_key(argument, key, found, overrides)
-            found[key] = VariedKey(key, _label_values(argument, key, plain))
-    if not given:
-        remedy = Message(
+            _check_key(argument, key, varied, overrides)
+            varied[key] = VariedKey(key, _label_values(argument, key, plain))
+    if not requested:
+        hint = Message(
             "write ",
             Setting(ENCODINGS, ["rope", "alibi"]),
             " or ",
             Setting("model.depth", [4, 8], within=VARY),
         )
-        issues.append(ConfigIssue(ARGUMENT, "", "nothing varies", remedy))
+        issues.append(ConfigIssue(ARGUMENT, "", "nothing varies", hint))
     if issues:
         raise RecipeError(*issues)
-    return [*found.values()]
+    return [*varied.values()]
 
 
 def read_list(argument: str, key: str, values: Any) -> list[Any]:
@@ -110,31 +112,31 @@ def read_list(argument: str, key: str, values: Any) -> list[Any]:
     else:
         within, _, word = argument.partition(".")
         example = Setting(word, [4, 8], within=within)
-    remedy = Message("write ", example)
-    raise RecipeError(ConfigIssue(ARGUMENT, argument, "expected a list of values", remedy))
+    hint = Message("write ", example)
+    raise RecipeError(ConfigIssue(ARGUMENT, argument, "expected a list of values", hint))
 
 
 def _check_key(
-    argument: str, key: str, found: Mapping[str, VariedKey], overrides: Sequence[Edit]
+    argument: str, key: str, varied: Mapping[str, VariedKey], overrides: Sequence[Edit]
 ) -> None:
     """Raise RecipeError for a key that something else sets too."""
 
-    def refuse(problem: str, remedy: str | Message) -> RecipeError:
-        return RecipeError(ConfigIssue(ARGUMENT, argument, problem, remedy))
+    def refuse(message: str, hint: str | Message) -> RecipeError:
+        return RecipeError(ConfigIssue(ARGUMENT, argument, message, hint))
 
     if key == "seed":
-        remedy = Message("write ", Setting("seeds", 3), " or ", Setting("seeds", [0, 7]))
-        raise refuse("seeds do not vary like other keys", remedy)
-    if key in found:
+        hint = Message("write ", Setting("seeds", 3), " or ", Setting("seeds", [0, 7]))
+        raise refuse("seeds do not vary like other keys", hint)
+    if key in varied:
         raise refuse("the key varies twice", "write one list of all values")
     if any(is_below(edit.key, key) for edit in overrides):
         raise refuse("set both by `vary` and by an override", "remove one of them")
-    for other in found:
+    for other_key in varied:
         # edits are applied in their order: an option of encodings that were listed before
-        is_option = other == ENCODING and key.startswith(f"{ENCODING}.")
-        if not is_option and (is_below(other, key) or is_below(key, other)):
-            problem = f"the key varies, and so does {other}, which overlaps it"
-            raise refuse(problem, "write one list of both")
+        is_option = other_key == ENCODING and key.startswith(f"{ENCODING}.")
+        if not is_option and (is_below(other_key, key) or is_below(key, other_key)):
+            message = f"the key varies, and so does {other_key}, which overlaps it"
+            raise refuse(message, "write one list of both")
 
 
 def is_below(key: str, parent: str) -> bool:
@@ -143,16 +145,16 @@ def is_below(key: str, parent: str) -> bool:
 
 
 def _label_values(argument: str, key: str, values: Sequence[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    by_label: dict[str, Any] = {}
     for value in values:
         if key == ENCODING:
             value = _list_encodings(value)
         label = format_label(value)
-        if label in found:
-            problem = f"the list names {label} twice"
-            raise RecipeError(ConfigIssue(ARGUMENT, argument, problem, "list it once"))
-        found[label] = value
-    return found
+        if label in by_label:
+            message = f"the list names {label} twice"
+            raise RecipeError(ConfigIssue(ARGUMENT, argument, message, "list it once"))
+        by_label[label] = value
+    return by_label
 
 
 def _list_encodings(value: Any) -> list[Any]:
@@ -161,29 +163,29 @@ def _list_encodings(value: Any) -> list[Any]:
         value = value.split("+")
     if not isinstance(value, list):
         return [value]
-    return [one.strip() if isinstance(one, str) else one for one in value]
+    return [part.strip() if isinstance(part, str) else part for part in value]
 
 
 def build_axes(keys: Sequence[VariedKey]) -> tuple[Axis, ...]:
     """Return the axes, titled by the last word of their keys if that tells them apart."""
-    titles = [_find_title(one.key) for one in keys]
-    found = []
-    for one, title in zip(keys, titles, strict=True):
-        title = title if titles.count(title) == 1 else one.key
-        found.append(
+    titles = [_find_title(key.key) for key in keys]
+    axes = []
+    for varied_key, title in zip(keys, titles, strict=True):
+        title = title if titles.count(title) == 1 else varied_key.key
+        axes.append(
             Axis(
-                key=one.key,
+                key=varied_key.key,
                 title=title,
-                values=tuple(one.values),
-                settings=tuple(one.values.values()),
+                values=tuple(varied_key.values),
+                settings=tuple(varied_key.values.values()),
             )
         )
-    return tuple(found)
+    return tuple(axes)
 
 
 def _find_title(key: str) -> str:
-    words = [word for word in key.split(".") if not word.isdecimal()]
-    return words[-1] if words else key
+    parts = [word for word in key.split(".") if not word.isdecimal()]
+    return parts[-1] if parts else key
 
 
 def list_combinations(axes: Iterable[Axis]) -> Iterator[Combination]:
@@ -193,23 +195,23 @@ def list_combinations(axes: Iterable[Axis]) -> Iterator[Combination]:
     for chosen in product(*pairs):
         values: dict[str, str] = {}
         edits: list[Edit] = []
-        words = []
+        labels = []
         for axis, (label, value) in zip(axes, chosen, strict=True):
             values[axis.key] = label
             edits.append(Change(axis.key, value))
-            words.append(label if axis.key == ENCODING else f"{axis.title}={label}")
-        yield Combination(" ".join(words), values, tuple(edits))
+            labels.append(label if axis.key == ENCODING else f"{axis.title}={label}")
+        yield Combination(" ".join(labels), values, tuple(edits))
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
     """Return a file name for each of these names, no two of them equal."""
-    found: list[str] = []
+    folders: list[str] = []
     for name in names:
         # names hold what users write, such as paths; folders must stay below the output folder
         word = re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")[:80] or "variant"
-        taken = sum(other == word or other.startswith(f"{word}~") for other in found)
-        found.append(f"{word}~{taken + 1}" if taken else word)
-    return found
+        taken = sum(folder == word or folder.startswith(f"{word}~") for folder in folders)
+        folders.append(f"{word}~{taken + 1}" if taken else word)
+    return folders
 
 
 def find_setting(recipe: Mapping[str, Any], key: str) -> Any:

@@ -81,29 +81,29 @@ class HypothesesFile:
 
 def parse_hypothesis(text: str) -> Hypothesis:
     """Return a hypothesis. Raises RecipeError if the text is none."""
-    found = FORM.fullmatch(text.strip())
+    match = FORM.fullmatch(text.strip())
     try:
-        margin = float((found and found["margin"]) or 0)
+        margin = float((match and match["margin"]) or 0)
     except ValueError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         raise _refuse(f"{text!r} is no hypothesis", EXAMPLE)
-    is_equality = found["sign"] == "="
-    if is_equality and not (found["word"] == "within" and margin and found["reason"]):
+    is_equality = match["sign"] == "="
+    if is_equality and not (match["word"] == "within" and margin and match["reason"]):
         # a margin without a reason could be chosen to suit the result
-        problem = f"{text!r}: equality needs a margin above 0 and its reason"
-        raise _refuse(problem, EXAMPLE)
-    if not is_equality and found["word"] == "within":
+        message = f"{text!r}: equality needs a margin above 0 and its reason"
+        raise _refuse(message, EXAMPLE)
+    if not is_equality and match["word"] == "within":
         raise _refuse(f"{text!r}: `within` is for equality, `by` for a difference", EXAMPLE)
     return Hypothesis(
         text=" ".join(text.split()),
-        one=found["one"],
-        sign="=" if is_equality else ">" if found["sign"] == ">" else "<",
-        other=found["other"],
+        one=match["one"],
+        sign="=" if is_equality else ">" if match["sign"] == ">" else "<",
+        other=match["other"],
         margin=margin,
-        metric=found["metric"] or "",
-        condition=found["condition"] or "",
-        reason=found["reason"] or "",
+        metric=match["metric"] or "",
+        condition=match["condition"] or "",
+        reason=match["reason"] or "",
     )
 
 
@@ -111,28 +111,28 @@ def check_hypotheses(texts: Sequence[str], names: Sequence[str], recipe: Recipe)
     """Raise RecipeError for all hypotheses about unknown variants, metrics or conditions."""
     issues: list[ConfigIssue] = []
     conditions = list_planned_conditions(recipe)
-    for text in texts:
+    for statement in texts:
         try:
-            found = parse_hypothesis(text)
+            hypothesis = parse_hypothesis(statement)
         except RecipeError as error:
             issues += error.issues
             continue
-        known = {
-            "variant": ((found.one, found.other), names),
-            "metric": ((found.metric,), get_args(Measure)),
-            "condition": ((found.condition,), conditions),
+        references = {
+            "variant": ((hypothesis.one, hypothesis.other), names),
+            "metric": ((hypothesis.metric,), get_args(Measure)),
+            "condition": ((hypothesis.condition,), conditions),
         }
-        for kind, (words, allowed) in known.items():
-            for word in words:
+        for kind, (mentioned, allowed) in references.items():
+            for word in mentioned:
                 if word and word not in allowed:
-                    problem = f"{text!r}: there is no {kind} {word!r} here"
+                    message = f"{statement!r}: there is no {kind} {word!r} here"
                     issues.append(
-                        ConfigIssue(ARGUMENT, "hypotheses", problem, nearest(word, allowed))
+                        ConfigIssue(ARGUMENT, "hypotheses", message, nearest(word, allowed))
                     )
-        if found.one == found.other:
-            problem = f"{text!r}: compares a variant with itself"
-            issues.append(ConfigIssue(ARGUMENT, "hypotheses", problem, EXAMPLE))
-    if len({" ".join(text.split()) for text in texts}) < len(texts):
+        if hypothesis.one == hypothesis.other:
+            message = f"{statement!r}: compares a variant with itself"
+            issues.append(ConfigIssue(ARGUMENT, "hypotheses", message, EXAMPLE))
+    if len({" ".join(statement.split()) for statement in texts}) < len(texts):
         issues.append(ConfigIssue(ARGUMENT, "hypotheses", "one is listed twice", "list it once"))
     if issues:
         raise RecipeError(*issues)
@@ -142,22 +142,22 @@ def check_question(question: str, recipe: Recipe) -> None:
     """Raise RecipeError if a recipe has no condition of the name that is asked about."""
     conditions = [TRAINED, *list_planned_conditions(recipe)]
     if question not in conditions:
-        problem = f"there is no condition {question!r} here"
-        raise RecipeError(ConfigIssue(ARGUMENT, "question", problem, nearest(question, conditions)))
+        message = f"there is no condition {question!r} here"
+        raise RecipeError(ConfigIssue(ARGUMENT, "question", message, nearest(question, conditions)))
 
 
 def list_planned_conditions(recipe: Recipe) -> list[str]:
     """Return the names of the conditions that a recipe asks for, as results will have them."""
     try:
-        found = list_conditions(recipe, build_data(recipe).spec)
+        conditions = list_conditions(recipe, build_data(recipe).spec)
     except OptionError:
         # reported with the other issues of the recipe
         return [*(recipe.evaluate.data_variants or {})]
-    return [one.name for one in found if one.kind != "trained"]
+    return [condition.name for condition in conditions if condition.kind != "trained"]
 
 
-def _refuse(problem: str, remedy: str | Message) -> RecipeError:
-    return RecipeError(ConfigIssue(ARGUMENT, "hypotheses", problem, remedy))
+def _refuse(message: str, hint: str | Message) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, "hypotheses", message, hint))
 
 
 def record_hypotheses(
@@ -177,30 +177,32 @@ def record_hypotheses(
         cannot_ask: {hypothesis: why the task cannot ask it}, by a pilot. Ignored once a run has
             ended: what is known then is no forecast.
     """
-    texts = [" ".join(text.split()) for text in texts]
-    recorded = {one.text: one for one in read_hypotheses(folder)}
+    texts = [" ".join(statement.split()) for statement in texts]
+    recorded = {entry.text: entry for entry in read_hypotheses(folder)}
     if not texts and not recorded:
         return
     now = format_now()
-    for text in texts:
-        if text not in recorded:
-            recorded[text] = RecordedHypothesis(text=text, written=now, runs_ended=runs_ended)
+    for statement in texts:
+        if statement not in recorded:
+            recorded[statement] = RecordedHypothesis(
+                text=statement, written=now, runs_ended=runs_ended
+            )
             if runs_ended:
-                log.info("hypothesis added after %d runs had ended: %s", runs_ended, text)
+                log.info("hypothesis added after %d runs had ended: %s", runs_ended, statement)
         # listed again: the time at which it was first written stays
-        elif recorded[text].withdrawn:
-            recorded[text] = replace(recorded[text], withdrawn="")
+        elif recorded[statement].withdrawn:
+            recorded[statement] = replace(recorded[statement], withdrawn="")
     if not runs_ended:
-        for text, reason in (cannot_ask or {}).items():
-            recorded[text] = replace(recorded[text], cannot_ask=reason)
-    for text, one in recorded.items():
-        if text not in texts and not one.withdrawn:
-            recorded[text] = replace(one, withdrawn=now)
-            log.info("hypothesis withdrawn: %s", text)
+        for statement, reason in (cannot_ask or {}).items():
+            recorded[statement] = replace(recorded[statement], cannot_ask=reason)
+    for statement, hypothesis in recorded.items():
+        if statement not in texts and not hypothesis.withdrawn:
+            recorded[statement] = replace(hypothesis, withdrawn=now)
+            log.info("hypothesis withdrawn: %s", statement)
 
     write_hypotheses(recorded.values(), folder)
-    for text in texts:
-        log.info("hypothesis %s", explain_claim(parse_hypothesis(text), measure))
+    for statement in texts:
+        log.info("hypothesis %s", explain_claim(parse_hypothesis(statement), measure))
     log.info(
         "%d hypotheses in %s, SHA-256 of their texts: %s",
         len(recorded),
@@ -249,7 +251,7 @@ def write_hypotheses(hypotheses: Iterable[RecordedHypothesis], folder: Path) -> 
 
 def _list_entries(hypotheses: Iterable[RecordedHypothesis]) -> list[dict[str, Any]]:
     """Return hypotheses as plain data; one without a pilot as before there were pilots."""
-    entries = [asdict(one) for one in hypotheses]
+    entries = [asdict(hypothesis) for hypothesis in hypotheses]
     return [
         {key: value for key, value in entry.items() if value or key != "cannot_ask"}
         for entry in entries
@@ -258,7 +260,9 @@ def _list_entries(hypotheses: Iterable[RecordedHypothesis]) -> list[dict[str, An
 
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> str:
     """Return the SHA-256 of the texts, to be published before a run."""
-    return hashlib.sha256("\n".join(one.text for one in hypotheses).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join(hypothesis.text for hypothesis in hypotheses).encode()
+    ).hexdigest()
 
 
 def find_metric(comparison: Comparison, claim: Hypothesis) -> str:
@@ -274,5 +278,5 @@ def find_condition(comparison: Comparison, claim: Hypothesis) -> Condition | Non
     size = comparison.trained.size
     if not claim.condition or (size is not None and claim.condition == format_size(size)):
         return comparison.trained
-    known = {one.name: one for one in comparison.conditions}
-    return known.get(claim.condition)
+    conditions = {condition.name: condition for condition in comparison.conditions}
+    return conditions.get(claim.condition)

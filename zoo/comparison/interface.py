@@ -116,11 +116,20 @@ class ComparisonResult:
         for variant in self.comparison.variants:
             values = {titles[key]: value for key, value in variant.values.items()}
             for cell in variant.cells:
-                own = {"variant": variant.name, **values, "seed": cell.seed, "state": cell.state}
+                cell_columns = {
+                    "variant": variant.name,
+                    **values,
+                    "seed": cell.seed,
+                    "state": cell.state,
+                }
                 # conditions that a model refused have no metrics, and no row
-                for one in cell.measurements:
-                    if one.metrics:
-                        yield {**own, "condition": one.condition.describe(), **one.metrics}
+                for measurement in cell.measurements:
+                    if measurement.metrics:
+                        yield {
+                            **cell_columns,
+                            "condition": measurement.condition.describe(),
+                            **measurement.metrics,
+                        }
 
     def frame(self) -> Any:
         """Return `rows` as a DataFrame of pandas. Raises ZooError if it is not installed."""
@@ -137,8 +146,8 @@ class ComparisonResult:
         """
         path = self.path / f"{name}.png"
         if not path.is_file():
-            known = ", ".join(sorted(one.stem for one in self.path.glob("*.png")))
-            raise DataError(f"{self.path}: there is no figure {name!r}, but {known or 'none'}")
+            figures = ", ".join(sorted(path.stem for path in self.path.glob("*.png")))
+            raise DataError(f"{self.path}: there is no figure {name!r}, but {figures or 'none'}")
         return ComparisonFigure(path)
 
     def chart(self, name: str = "ranking") -> Any:
@@ -154,10 +163,10 @@ class ComparisonResult:
             from zoo.comparison.figures import draw_figures
             from zoo.reporting import charts
 
-        found = draw_figures(self.comparison)
-        if name not in found:
-            raise DataError(f"there is no figure {name!r}, but {', '.join(sorted(found))}")
-        return charts.finish(found[name])
+        drawn = draw_figures(self.comparison)
+        if name not in drawn:
+            raise DataError(f"there is no figure {name!r}, but {', '.join(sorted(drawn))}")
+        return charts.finish(drawn[name])
 
     def __repr__(self) -> str:
         return f"ComparisonResult({str(self.path)!r})"
@@ -384,6 +393,6 @@ def run_suite(checked: SuiteComparison) -> SuiteResult:
     Raises:
         RecipeError: An output folder cannot be used.
     """
-    suite, problem = run_parts(checked)
+    suite, error = run_parts(checked)
     write_suite(suite)
-    return SuiteResult(suite.folder.resolve(), suite, problem)
+    return SuiteResult(suite.folder.resolve(), suite, error)

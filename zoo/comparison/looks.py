@@ -36,9 +36,9 @@ def plan_looks(planned: Sequence[int]) -> dict[int, float]:
         differences}.
     """
     levels: dict[int, float] = {}
-    for continuation, last in enumerate(planned):
+    for continuation, studies in enumerate(planned):
         before = max(levels, default=0)
-        looks = [look for look in (*LOOKS, last) if before < look <= last]
+        looks = [look for look in (*LOOKS, studies) if before < look <= studies]
         levels |= spend_alpha(sorted({*looks}), (1 - LEVEL) / 2**continuation)
     return levels
 
@@ -66,6 +66,6 @@ def spend_alpha(looks: Sequence[int], alpha: float = 1 - LEVEL) -> dict[int, flo
     counted = [look for look in looks if look >= FEWEST]
     if len(counted) < 2:
         return dict.fromkeys(counted, 1 - alpha)
-    first, *others = counted
-    later = (1 - FIRST_SHARE) / len(others)
-    return {first: 1 - alpha * FIRST_SHARE} | dict.fromkeys(others, 1 - alpha * later)
+    first_look, *later_looks = counted
+    later = (1 - FIRST_SHARE) / len(later_looks)
+    return {first_look: 1 - alpha * FIRST_SHARE} | dict.fromkeys(later_looks, 1 - alpha * later)

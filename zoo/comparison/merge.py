@@ -96,8 +96,8 @@ def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, in
     target = _require_target(options)
     folders = [*dict.fromkeys([*([target] if (target / PLAN).exists() else []), *folders])]
     if not folders:
-        remedy = "name the output folders of some"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", "no comparison to merge", remedy))
+        hint = "name the output folders of some"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no comparison to merge", hint))
     # checked before the target is touched: nothing is written if nothing fits
     plan, fitting, refused = _join_plans(folders)
     cells, more = _collect_cells(fitting, plan)
@@ -110,8 +110,8 @@ def merge(folders: Sequence[Path], options: PackOptions) -> tuple[Comparison, in
 
 def _require_target(options: PackOptions) -> Path:
     if not options.to:
-        remedy = Message("write ", Setting("to", "docs/records/flipflop"))
-        raise RecipeError(ConfigIssue(ARGUMENT, "to", "no output folder", remedy))
+        hint = Message("write ", Setting("to", "docs/records/flipflop"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", "no output folder", hint))
     return Path(options.to)
 
 
@@ -137,13 +137,13 @@ def _write(
         plan = write_plan(plan, target)
         # of a folder that is packed again; one that is merged is among the folders
         there = {} if target in folders else read_checked(plan, target)
-        kept = {name: record for name, record in there.items() if not record.is_refused}
-        write_cells(target, [kept.get(name, cell) for name, cell in cells.items()])
+        existing = {name: record for name, record in there.items() if not record.is_refused}
+        write_cells(target, [existing.get(name, cell) for name, cell in cells.items()])
         hypotheses = count_earlier_runs(_join_hypotheses(folders), cells.values())
         if hypotheses:
             write_hypotheses(hypotheses, target)
-        for one in find_split_blocks([*cells.values()], plan):
-            log.info("warning: %s", one.text)
+        for flaw in find_split_blocks([*cells.values()], plan):
+            log.info("warning: %s", flaw.text)
         comparison = collect_results(plan, target)
         write_results(comparison, target, draws=draws)
         # recipes follow from the plan
@@ -155,15 +155,15 @@ def _join_plans(folders: Sequence[Path]) -> tuple[ComparisonPlan, list[Path], li
     """Return the plan with the cells of all folders, those that fit, and why others do not."""
     plans = [_read_plan(folder) for folder in folders]
     plan, fitting, refused = plans[0], [folders[0]], []
-    for folder, other in zip(folders[1:], plans[1:], strict=True):
-        differences = _list_obstacles(plan, other)
+    for folder, other_plan in zip(folders[1:], plans[1:], strict=True):
+        differences = _list_obstacles(plan, other_plan)
         if differences:
             shown = "; ".join(differences)
             refused.append(f"{folder}: of another recipe than {folders[0]}: {shown}")
             continue
         fitting.append(folder)
-        if not plan.contains(other):
-            plan = _unite(plan, other)
+        if not plan.contains(other_plan):
+            plan = _unite(plan, other_plan)
     return plan, fitting, refused
 
 
@@ -174,21 +174,21 @@ def _read_plan(folder: Path) -> ComparisonPlan:
     return plan
 
 
-def _list_obstacles(plan: ComparisonPlan, other: ComparisonPlan) -> list[str]:
+def _list_obstacles(plan: ComparisonPlan, other_plan: ComparisonPlan) -> list[str]:
     """Return, field by field, why the cells of two plans cannot be compared; empty if they can."""
     missing = "nothing"
-    found = []
-    ours, theirs = (complete_recipe(one.base, one.recipe) for one in (plan, other))
+    obstacles = []
+    ours, theirs = (complete_recipe(side.base, side.recipe) for side in (plan, other_plan))
     for key in dict.fromkeys([*list_changes(ours, theirs), *list_changes(theirs, ours)]):
         if is_uncompared(key):
             continue
         here, there = (_find(base, key, missing) for base in (ours, theirs))
-        found.append(f"{key} is {format_value(there)}, not {format_value(here)}")
-    found += list_plan_differences(other, plan)
-    if [one.key for one in plan.axes] != [one.key for one in other.axes]:
+        obstacles.append(f"{key} is {format_value(there)}, not {format_value(here)}")
+    obstacles += list_plan_differences(other_plan, plan)
+    if [axis.key for axis in plan.axes] != [axis.key for axis in other_plan.axes]:
         # settings of cells can be compared only where the same keys vary
-        found += list_differences(plan, other)
-    return found
+        obstacles += list_differences(plan, other_plan)
+    return obstacles
 
 
 def _find(base: object, key: str, missing: str) -> object:
@@ -198,32 +198,36 @@ def _find(base: object, key: str, missing: str) -> object:
     return value
 
 
-def _unite(plan: ComparisonPlan, other: ComparisonPlan) -> ComparisonPlan:
+def _unite(plan: ComparisonPlan, other_plan: ComparisonPlan) -> ComparisonPlan:
     """Return the first plan with the further variants, seeds and cells of another."""
-    known = {cell.name for cell in plan.cells}
+    names = {cell.name for cell in plan.cells}
     further = replace(
-        other,
-        axes=tuple(map(_unite_axes, plan.axes, other.axes)),
-        seeds=tuple(dict.fromkeys([*plan.seeds, *other.seeds])),
-        variants={**plan.variants, **other.variants},
+        other_plan,
+        axes=tuple(map(_unite_axes, plan.axes, other_plan.axes)),
+        seeds=tuple(dict.fromkeys([*plan.seeds, *other_plan.seeds])),
+        variants={**plan.variants, **other_plan.variants},
         command=plan.command,
-        design=_unite_designs(plan.design, other.design),
-        cells=(*plan.cells, *(cell for cell in other.cells if cell.name not in known)),
+        design=_unite_designs(plan.design, other_plan.design),
+        cells=(*plan.cells, *(cell for cell in other_plan.cells if cell.name not in names)),
     )
     return extend_plan(plan, further)
 
 
-def _unite_designs(one: StudyDesign | None, other: StudyDesign | None) -> StudyDesign | None:
-    if one is None or other is None:
-        return other
-    effective = {**one.effective, **other.effective}
-    return replace(one, budget=max(one.budget, other.budget), effective=effective)
+def _unite_designs(
+    design: StudyDesign | None, other_design: StudyDesign | None
+) -> StudyDesign | None:
+    if design is None or other_design is None:
+        return other_design
+    effective = {**design.effective, **other_design.effective}
+    return replace(design, budget=max(design.budget, other_design.budget), effective=effective)
 
 
-def _unite_axes(one: Axis, other: Axis) -> Axis:
-    pairs = zip((*one.values, *other.values), (*one.settings, *other.settings), strict=True)
-    found = dict(pairs)
-    return replace(one, values=tuple(found), settings=tuple(found.values()))
+def _unite_axes(axis: Axis, other_axis: Axis) -> Axis:
+    pairs = zip(
+        (*axis.values, *other_axis.values), (*axis.settings, *other_axis.settings), strict=True
+    )
+    settings = dict(pairs)
+    return replace(axis, values=tuple(settings), settings=tuple(settings.values()))
 
 
 def _collect_cells(
@@ -234,24 +238,24 @@ def _collect_cells(
     Returns:
         {name: cell}, and the cells that do not fit the plan or each other, with the difference.
     """
-    found: dict[str, CellRecord] = {}
+    cells: dict[str, CellRecord] = {}
     origins: dict[str, str] = {}
     refused = []
     renewed = _renew_digests(folders)
     for folder in folders:
-        own = ComparisonPlan.read(folder)
-        owned = {cell.name: cell for cell in own.cells}
-        finished = read_checked(own, folder)
+        folder_plan = ComparisonPlan.read(folder)
+        owned = {cell.name: cell for cell in folder_plan.cells}
+        finished = read_checked(folder_plan, folder)
         for planned in plan.cells:
             place = f"{folder / CELLS_FILE}, {planned.name}"
-            one = find_cell(own, folder, owned.get(planned.name, planned), finished)
-            if one.is_refused:
-                refused.append(f"{folder}/{one.error}")
-            if one.state != "done":
+            candidate = find_cell(folder_plan, folder, owned.get(planned.name, planned), finished)
+            if candidate.is_refused:
+                refused.append(f"{folder}/{candidate.error}")
+            if candidate.state != "done":
                 continue
-            record = one
+            record = candidate
             if planned.name in owned:
-                record = adopt(record, own, owned[planned.name], plan, planned)
+                record = adopt(record, folder_plan, owned[planned.name], plan, planned)
             if record.hypotheses is not None:
                 digests = tuple(renewed.get(digest, digest) for digest in record.hypotheses)
                 record = replace(record, hypotheses=digests)
@@ -260,46 +264,48 @@ def _collect_cells(
                 refused.append(f"{place}: of another recipe: {'; '.join(differences)}")
                 continue
             # of equal cells either may stay; the first folder is the one that the user named first
-            first = found.setdefault(planned.name, record)
-            if first is record:
+            earlier = cells.setdefault(planned.name, record)
+            if earlier is record:
                 origins[planned.name] = place
                 continue
-            unequal = list_unequal(first, record)
+            unequal = list_unequal(earlier, record)
             # other digests at the start mean other weights or samples: such cells are not the same
             # experiment
-            if first.start != record.start:
-                starts = [str(one) for one in unequal if one.field in START_FIELDS]
+            if earlier.start != record.start:
+                starts = [str(value) for value in unequal if value.field in START_FIELDS]
                 where = f"{place}: did not start as {origins[planned.name]}"
                 refused.append(f"{where}: {'; '.join(starts)}")
             elif unequal:
                 where = f"{place}: {origins[planned.name]} stays, from which it differs"
                 refused.append(f"{where}: {'; '.join(map(str, unequal))}")
-    return found, refused
+    return cells, refused
 
 
 def _renew_digests(folders: Sequence[Path]) -> dict[str, str]:
     """Return {digest of a hypothesis in its folder: the one that it has when joined}."""
     joined = _join_hypotheses(folders)
-    digests = dict(zip((one.text for one in joined), hash_hypotheses(joined), strict=True))
+    digests = dict(
+        zip((hypothesis.text for hypothesis in joined), hash_hypotheses(joined), strict=True)
+    )
     return {
-        digest: digests[one.text]
+        digest: digests[hypothesis.text]
         for folder in folders
-        for own in [read_hypotheses(folder)]
-        for digest, one in zip(hash_hypotheses(own), own, strict=True)
+        for hypotheses in [read_hypotheses(folder)]
+        for digest, hypothesis in zip(hash_hypotheses(hypotheses), hypotheses, strict=True)
     }
 
 
 def _join_hypotheses(folders: Sequence[Path]) -> list[RecordedHypothesis]:
     """Return the hypotheses of all folders; what speaks against one in any of them stays."""
-    found: dict[str, RecordedHypothesis] = {}
+    joined: dict[str, RecordedHypothesis] = {}
     for folder in folders:
-        for one in read_hypotheses(folder):
-            before = found.get(one.text, one)
-            found[one.text] = replace(
+        for hypothesis in read_hypotheses(folder):
+            before = joined.get(hypothesis.text, hypothesis)
+            joined[hypothesis.text] = replace(
                 before,
                 # the earliest time, but every run that ended before it was known on any machine
-                written=min(before.written, one.written),
-                runs_ended=max(before.runs_ended, one.runs_ended),
-                withdrawn=before.withdrawn or one.withdrawn,
+                written=min(before.written, hypothesis.written),
+                runs_ended=max(before.runs_ended, hypothesis.runs_ended),
+                withdrawn=before.withdrawn or hypothesis.withdrawn,
             )
-    return [*found.values()]
+    return [*joined.values()]

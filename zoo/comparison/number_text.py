@@ -21,7 +21,7 @@ def count_decimals(comparison: Comparison) -> int:
             collect_values(variant, condition, comparison.measure).values()
             for variant in comparison.variants
         )
-        means = [sum(own) / len(own) for own in values if own]
+        means = [sum(by_seed) / len(by_seed) for by_seed in values if by_seed]
         largest = max(map(abs, means), default=0.0)
         gap = max(means, default=0.0) - min(means, default=0.0)
         least = 3 if 0.1 <= largest < 10 or largest == 0 else 2 - floor(log10(largest))
@@ -41,5 +41,5 @@ def format_estimate(found: Estimate, decimals: int, *, sign: bool = False) -> st
 
 def format_mean(mean: Estimate, solved: SolvedCount | None, decimals: int) -> str:
     """Format a mean with its interval; of split seeds, how many solved the task instead."""
-    text = format_estimate(mean, decimals)
-    return text if solved is None else f"{text} ({solved})"
+    formatted = format_estimate(mean, decimals)
+    return formatted if solved is None else f"{formatted} ({solved})"

@@ -65,19 +65,19 @@ def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = N
     """
     everything = find_cells(plan, folder)
     check_plan(plan, folder)
-    finished = [one for one in everything.values() if one.state == "done"]
+    finished = [record for record in everything.values() if record.state == "done"]
     hypotheses = count_earlier_runs(read_hypotheses(folder), finished)
     if plan.design is None:
-        chosen = [(one, everything[one.name]) for one in plan.cells]
+        chosen = [(cell, everything[cell.name]) for cell in plan.cells]
         return _build_comparison(plan, everything, chosen, hypotheses, target=target)
-    chosen = [choose_result(one) for one in group_trials(plan, everything).values()]
-    found = _build_comparison(plan, everything, chosen, hypotheses, target=target)
+    chosen = [choose_result(trials) for trials in group_trials(plan, everything).values()]
+    comparison = _build_comparison(plan, everything, chosen, hypotheses, target=target)
     if not plan.design.is_raced:
-        return found
+        return comparison
     # what a look stopped is trained no further, so it lacks nothing
-    race = find_race(found)
-    kept = [one for one in chosen if is_trained(race, one[0])]
-    return _build_comparison(plan, everything, kept, hypotheses, race, target)
+    race = find_race(comparison)
+    trained = [pair for pair in chosen if is_trained(race, pair[0])]
+    return _build_comparison(plan, everything, trained, hypotheses, race, target)
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -203,15 +203,15 @@ def _list_measurements(
 ) -> Iterable[CellMeasurement]:
     """Yield the test at the end of training, and what was measured under further conditions."""
     is_done = record.state == "done"
-    first = record.measured[0] if is_done and record.measured else None
+    first_measured = record.measured[0] if is_done and record.measured else None
     # these are there when training is, whatever became of the evaluation
-    if record.test or first:
+    if record.test or first_measured:
         yield CellMeasurement(
             condition=plan.trained,
             metrics=record.test,
-            refused=first.refused if first else "",
-            position_losses=first.position_losses if first else (),
-            position_edges=first.position_edges if first else (),
+            refused=first_measured.refused if first_measured else "",
+            position_losses=first_measured.position_losses if first_measured else (),
+            position_edges=first_measured.position_edges if first_measured else (),
         )
     if is_done:
         yield from list_further(plan, planned, record)
@@ -227,11 +227,11 @@ def list_further(
     """
     slides = planned.recipe.get("evaluate", {}).get("stride") is not None
     skipped = None if plan.trained.size is None or slides else record.trained_size
-    for one in record.measured:
-        condition = one.condition
+    for measurement in record.measured:
+        condition = measurement.condition
         if condition.kind == "trained" or (condition.kind == "size" and condition.size == skipped):
             continue
-        yield one
+        yield measurement
 
 
 def _list_baselines(planned: PlannedCell, record: CellRecord) -> Mapping[str, Mapping[str, float]]:
@@ -248,16 +248,16 @@ def collect_conditions(
     plan: ComparisonPlan, records: Iterable[tuple[PlannedCell, CellRecord]]
 ) -> tuple[Condition, ...]:
     """Return the conditions of all cells that are done, each once, the trained one first."""
-    found = {plan.trained.name: plan.trained}
-    for planned, own in records:
-        for one in list_further(plan, planned, own):
-            found.setdefault(one.condition.name, one.condition)
-    return tuple(found.values())
+    conditions = {plan.trained.name: plan.trained}
+    for planned, record in records:
+        for measurement in list_further(plan, planned, record):
+            conditions.setdefault(measurement.condition.name, measurement.condition)
+    return tuple(conditions.values())
 
 
 def describe_comparison(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison and its analysis as JSON can hold them; `Comparison.read` reads it."""
-    found: dict[str, Any] = finite(
+    analyses: dict[str, Any] = finite(
         {
             "analysis": describe_analysis(comparison),
             "baselines": average_baselines(comparison),
@@ -268,7 +268,7 @@ def describe_comparison(comparison: Comparison) -> dict[str, Any]:
             "scaling": describe_scaling(comparison),
         }
     )
-    return {**comparison.to_dict(), **found}
+    return {**comparison.to_dict(), **analyses}
 
 
 def write_results(
@@ -292,8 +292,8 @@ def write_results(
             TABLE: disarm_tags(format_comparison(comparison)) + "\n",
             **format_tables(build_result_table(comparison), intervals=intervals),
         }
-        for name, text in texts.items():
-            write_file(io.BytesIO(text.encode()), folder / name)
+        for name, content in texts.items():
+            write_file(io.BytesIO(content.encode()), folder / name)
         drawn = _draw(comparison, folder) if draws else []
         return [*(folder / name for name in texts), *drawn]
 

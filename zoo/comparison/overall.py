@@ -130,18 +130,18 @@ def rank_tasks(comparisons: Mapping[str, Comparison], command: str) -> OverallRa
         DataError: Fewer than two tasks or variants remain.
     """
     left_out = []
-    kept = {}
+    ranked = {}
     for path, comparison in comparisons.items():
         # the best model, whose score is 1, would be worse than the baseline, whose score is 0
         if baseline := find_winning_baseline(comparison):
             left_out.append(f"{path}: no model beats the baseline {baseline}")
         else:
-            kept[path] = comparison
-    if len(kept) < 2:
+            ranked[path] = comparison
+    if len(ranked) < 2:
         reasons = f" ({'; '.join(left_out)})" if left_out else ""
         raise DataError(f"a ranking over tasks needs two comparisons or more{reasons}")
 
-    for path, comparison in kept.items():
+    for path, comparison in ranked.items():
         empty = _list_empty_seeds(comparison)
         count = len(comparison.seeds) - len(empty)
         if count < FEWEST:
@@ -149,26 +149,30 @@ def rank_tasks(comparisons: Mapping[str, Comparison], command: str) -> OverallRa
         if empty:
             seeds = ", ".join(map(str, empty))
             left_out.append(f"{path}, seeds {seeds}: no variant has a value")
-    measured = [_list_measured(one) for one in kept.values()]
-    common = [name for name in measured[0] if all(name in one for one in measured)]
-    for name in dict.fromkeys(one.name for found in kept.values() for one in found.variants):
+    measured = [_list_measured(task) for task in ranked.values()]
+    common = [name for name in measured[0] if all(name in names for names in measured)]
+    for name in dict.fromkeys(
+        variant.name for task in ranked.values() for variant in task.variants
+    ):
         if name not in common:
-            absent = [path for path, one in zip(kept, measured, strict=True) if name not in one]
+            absent = [
+                path for path, names in zip(ranked, measured, strict=True) if name not in names
+            ]
             raced = [
-                path for path in absent if (race := kept[path].race) and race.find_stopped(name)
+                path for path in absent if (race := ranked[path].race) and race.find_stopped(name)
             ]
             why = [f"was stopped by the race in {', '.join(raced)}"] if raced else []
-            if others := [path for path in absent if path not in raced]:
-                why.append(f"lacks values in {', '.join(others)}")
+            if lacking := [path for path in absent if path not in raced]:
+                why.append(f"lacks values in {', '.join(lacking)}")
             left_out.append(f"{name}: {join_words(why)}")
     if len(common) < 2:
         raise DataError(
-            f"{', '.join(kept)}: fewer than two variants have values for all seeds of all of them"
+            f"{', '.join(ranked)}: fewer than two variants have values for all seeds of all of them"
         )
-    tasks = tuple(_build_task(path, one, common) for path, one in kept.items())
+    tasks = tuple(_build_task(path, task, common) for path, task in ranked.items())
     return OverallRanking(
         tasks=tasks,
-        standings=tuple(rank_scores([_stack(one, common) for one in tasks], common)),
+        standings=tuple(rank_scores([_stack(task, common) for task in tasks], common)),
         left_out=tuple(left_out),
         command=command,
     )
@@ -180,48 +184,50 @@ def _read(path: Path) -> Comparison:
         # a record has what results follow from, and no results
         return read_comparison(path)
     if not file.is_file():
-        problem = "holds no results.json" if path.exists() else describe_absence(path)
-        raise DataError(f"{path}: {problem}; name the output folder of a comparison")
+        message = "holds no results.json" if path.exists() else describe_absence(path)
+        raise DataError(f"{path}: {message}; name the output folder of a comparison")
     return Comparison.read(file)
 
 
 def _list_empty_seeds(comparison: Comparison) -> list[int]:
     """Return the seeds that were trained, but for which no variant has a value."""
     trained = {cell.seed for cell in comparison.cells}
-    known = {
+    measured = {
         seed
-        for one in comparison.variants
-        for seed in collect_values(one, comparison.trained, comparison.measure)
+        for variant in comparison.variants
+        for seed in collect_values(variant, comparison.trained, comparison.measure)
     }
-    return [seed for seed in comparison.seeds if seed in trained - known]
+    return [seed for seed in comparison.seeds if seed in trained - measured]
 
 
 def _list_measured(comparison: Comparison) -> list[str]:
     """Return the variants with a value for every seed that some variant has."""
     values = {
-        one.name: collect_values(one, comparison.trained, comparison.measure)
-        for one in comparison.variants
+        variant.name: collect_values(variant, comparison.trained, comparison.measure)
+        for variant in comparison.variants
     }
-    seeds = {seed for own in values.values() for seed in own}
-    return [name for name, own in values.items() if own and {*own} == seeds]
+    seeds = {seed for by_seed in values.values() for seed in by_seed}
+    return [name for name, by_seed in values.items() if by_seed and {*by_seed} == seeds]
 
 
 def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> RankedTask:
     sign = 1 if comparison.better == "high" else -1
     values = {
-        one.name: collect_values(one, comparison.trained, comparison.measure)
-        for one in comparison.variants
-        if one.name in names
+        variant.name: collect_values(variant, comparison.trained, comparison.measure)
+        for variant in comparison.variants
+        if variant.name in names
     }
-    means = {name: fmean(own.values()) for name, own in values.items()}
+    means = {name: fmean(by_seed.values()) for name, by_seed in values.items()}
     best = max(means, key=lambda name: sign * means[name])
-    found = average_baselines(comparison)
-    label = "baseline" if found else "the last variant,"
-    found = found or means
-    name = (max if label == "baseline" else min)(found, key=lambda one: sign * found[one])
-    zero, one = found[name], means[best]
+    references = average_baselines(comparison)
+    label = "baseline" if references else "the last variant,"
+    references = references or means
+    name = (max if label == "baseline" else min)(
+        references, key=lambda candidate: sign * references[candidate]
+    )
+    zero, best_value = references[name], means[best]
     # all variants are equal to the zero: their scores are 0
-    span = (one - zero) or 1.0
+    span = (best_value - zero) or 1.0
     seeds = sorted(next(iter(values.values())))
     return RankedTask(
         name=Path(path).stem,
@@ -230,12 +236,13 @@ def _build_task(path: str, comparison: Comparison, names: Sequence[str]) -> Rank
         zero=f"{label} {name}",
         zero_value=zero,
         one=best,
-        one_value=one,
+        one_value=best_value,
         seeds=tuple(seeds),
         is_tuned=comparison.studies is not None,
         unfinished=explain_steep(comparison),
         scores={
-            name: tuple((own[seed] - zero) / span for seed in seeds) for name, own in values.items()
+            name: tuple((by_seed[seed] - zero) / span for seed in seeds)
+            for name, by_seed in values.items()
         },
     )
 
@@ -256,19 +263,19 @@ def rank_scores(tasks: Sequence[Scores], names: Sequence[str]) -> list[OverallSt
     """
     from scipy import stats
 
-    means = np.mean([one.mean(1) for one in tasks], axis=0)
-    ranks = np.mean([stats.rankdata(-one.mean(1)) for one in tasks], axis=0)
+    means = np.mean([scores.mean(1) for scores in tasks], axis=0)
+    ranks = np.mean([stats.rankdata(-scores.mean(1)) for scores in tasks], axis=0)
     order = np.argsort(-means, kind="stable")
-    first = int(order[0])
+    best = int(order[0])
     errors, freedom = _combine_tasks(tasks)
 
     standings = []
     for number in order:
         mean, half = float(means[number]), _find_half(tasks, int(number))
-        difference = mean - float(means[first])
+        difference = mean - float(means[best])
         # the studentized range counts in errors of a mean; a difference has sqrt(2) times that
-        critical = find_range(len(names), float(freedom[number, first])) / sqrt(2)
-        reach = critical * float(errors[number, first])
+        critical = find_range(len(names), float(freedom[number, best])) / sqrt(2)
+        reach = critical * float(errors[number, best])
         standings.append(
             OverallStanding(
                 variant=names[number],
@@ -286,12 +293,13 @@ def rank_scores(tasks: Sequence[Scores], names: Sequence[str]) -> list[OverallSt
 def _combine_tasks(tasks: Sequence[Scores]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the standard errors [V, V] of differences over all tasks, and degrees of freedom."""
     squared, degrees, common = (
-        np.array(found) for found in zip(*(measure_pairs(one) for one in tasks), strict=True)
+        np.array(column)
+        for column in zip(*(measure_pairs(scores) for scores in tasks), strict=True)
     )
     total = squared.sum(0)
     weighted = (squared * degrees).sum(0)
-    own = np.divide(weighted, total, out=degrees.min(0), where=total > 0)
-    freedom = own * _count_effective(common)
+    pooled = np.divide(weighted, total, out=degrees.min(0), where=total > 0)
+    freedom = pooled * _count_effective(common)
     # in halves, so that quantiles are found once
     return np.sqrt(total) / len(tasks), np.floor(2 * freedom) / 2
 
@@ -307,8 +315,8 @@ def _find_half(tasks: Sequence[Scores], number: int) -> float:
     """Return half the width of the interval of one variant's mean score."""
     from scipy import special
 
-    squared = np.array([one[number].var(ddof=1) / one.shape[1] for one in tasks])
-    freedom = (min(one.shape[1] for one in tasks) - 1) * _count_effective(squared)
+    squared = np.array([scores[number].var(ddof=1) / scores.shape[1] for scores in tasks])
+    freedom = (min(scores.shape[1] for scores in tasks) - 1) * _count_effective(squared)
     critical = float(special.stdtrit(freedom, (1 + LEVEL) / 2))
     return critical * sqrt(float(squared.sum())) / len(tasks)
 
@@ -316,7 +324,7 @@ def _find_half(tasks: Sequence[Scores], number: int) -> float:
 def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = False) -> Path:
     """Write numbers, tables, page and figure; return the folder."""
     # the same comparisons give the same folder, so that the command can be repeated
-    digest = hashlib.sha256(json.dumps([one.path for one in ranking.tasks]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([task.path for task in ranking.tasks]).encode()).hexdigest()
     folder = Path(to or f"comparisons/overall-{digest[:8]}")
     write_report(
         build_report(ranking),
@@ -336,12 +344,12 @@ def write_ranking(ranking: OverallRanking, to: str | None, *, intervals: bool = 
 def build_result_table(ranking: OverallRanking) -> ResultTable:
     """Return the mean score and the mean rank of each variant, for a paper."""
     rows, unfinished = [], list_unfinished(ranking)
-    for number, one in enumerate(ranking.standings):
-        mark = "" if one.may_be_best or unfinished else "worse"
+    for number, ranked in enumerate(ranking.standings):
+        mark = "" if ranked.may_be_best or unfinished else "worse"
         standing: Literal["best", "worse", ""] = "worse" if mark else "" if number else "best"
-        score = ResultValue(one.mean, *one.interval, mark, standing)
-        rows.append(ResultRow(name=one.variant, values=(score, ResultValue(one.mean_rank))))
-    names = ", ".join(one.name for one in ranking.tasks)
+        score = ResultValue(ranked.mean, *ranked.interval, mark, standing)
+        rows.append(ResultRow(name=ranked.variant, values=(score, ResultValue(ranked.mean_rank))))
+    names = ", ".join(task.name for task in ranking.tasks)
     return ResultTable(
         head="variant",
         columns=(
@@ -369,8 +377,13 @@ def draw_ranking(ranking: OverallRanking) -> Chart:
     from zoo.reporting.style import start_chart
 
     rows = [
-        {"variant": one.variant, "mean": one.mean, "low": one.interval[0], "high": one.interval[1]}
-        for one in ranking.standings
+        {
+            "variant": standing.variant,
+            "mean": standing.mean,
+            "low": standing.interval[0],
+            "high": standing.interval[1],
+        }
+        for standing in ranking.standings
     ]
     # every interval is drawn whole
     ends = [end for standing in ranking.standings for end in (*standing.interval, standing.mean)]
@@ -392,13 +405,13 @@ def build_standing_table(ranking: OverallRanking) -> SectionTable:
     """Return a row for each variant, the best first."""
     rows = [
         [
-            one.variant,
-            _format(one.mean, one.interval),
-            _format(one.difference, one.difference_interval, sign=True) if number else "",
-            _name_verdict(ranking, one, number),
-            f"{one.mean_rank:.1f}",
+            standing.variant,
+            _format(standing.mean, standing.interval),
+            _format(standing.difference, standing.difference_interval, sign=True) if number else "",
+            _name_verdict(ranking, standing, number),
+            f"{standing.mean_rank:.1f}",
         ]
-        for number, one in enumerate(ranking.standings)
+        for number, standing in enumerate(ranking.standings)
     ]
     return SectionTable(heads=HEADS, rows=rows, left=("variant", "verdict"))
 
@@ -414,7 +427,9 @@ def _name_verdict(ranking: OverallRanking, standing: OverallStanding, number: in
 
 def list_unfinished(ranking: OverallRanking) -> list[str]:
     """List the tasks whose variants were not trained to the end: they give no verdict."""
-    return [f"No verdict: {one.name}: {one.unfinished}." for one in ranking.tasks if one.unfinished]
+    return [
+        f"No verdict: {task.name}: {task.unfinished}." for task in ranking.tasks if task.unfinished
+    ]
 
 
 def list_left_out(ranking: OverallRanking) -> list[str]:
@@ -423,23 +438,23 @@ def list_left_out(ranking: OverallRanking) -> list[str]:
 
 
 def _format(value: float, interval: tuple[float, float], *, sign: bool = False) -> str:
-    mean, low, high = (format_fixed(one, DECIMALS, sign=sign) for one in (value, *interval))
+    mean, low, high = (format_fixed(number, DECIMALS, sign=sign) for number in (value, *interval))
     return f"{mean} ({low} to {high})"
 
 
 def _list_task_rows(ranking: OverallRanking) -> list[list[str]]:
     rows = []
-    for one in ranking.tasks:
-        ends = (one.zero_value, one.one_value)
+    for task in ranking.tasks:
+        ends = (task.zero_value, task.one_value)
         zero, best = (format_fixed(end, DECIMALS) for end in ends)
         rows.append(
             [
-                one.name,
-                one.measure,
-                f"{one.zero}: {zero}",
-                f"{one.one}: {best}",
-                "yes" if one.is_tuned else "no",
-                str(len(one.seeds)),
+                task.name,
+                task.measure,
+                f"{task.zero}: {zero}",
+                f"{task.one}: {best}",
+                "yes" if task.is_tuned else "no",
+                str(len(task.seeds)),
             ]
         )
     return rows
@@ -449,7 +464,7 @@ TASK_HEADS = ("task", "metric", "score 0", "score 1", "tuned", "seeds")
 
 
 def _explain(ranking: OverallRanking) -> str:
-    untuned = [one.name for one in ranking.tasks if not one.is_tuned]
+    untuned = [task.name for task in ranking.tasks if not task.is_tuned]
     warning = (
         f"Untuned: {', '.join(untuned)}. A verdict may follow from settings that suit some "
         "variants better than others. "

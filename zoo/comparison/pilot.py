@@ -56,25 +56,27 @@ def ask_pilot(folder: str | None, texts: Sequence[str], plan: ComparisonPlan) ->
     pilot = read_comparison(Path(folder))
     issues = []
     if not texts:
-        problem = "there is no hypothesis that a pilot could leave room for"
-        issues.append(ConfigIssue(ARGUMENT, "pilot", problem, "write hypotheses, or leave it out"))
+        message = "there is no hypothesis that a pilot could leave room for"
+        issues.append(ConfigIssue(ARGUMENT, "pilot", message, "write hypotheses, or leave it out"))
     if shared := {*pilot.seeds} & {*plan.seeds}:
-        problem = f"{folder} has the seed {min(shared)} of this comparison too"
-        remedy = "a pilot needs seeds that are never used again: change seed"
-        issues.append(ConfigIssue(ARGUMENT, "pilot", problem, remedy))
+        message = f"{folder} has the seed {min(shared)} of this comparison too"
+        hint = "a pilot needs seeds that are never used again: change seed"
+        issues.append(ConfigIssue(ARGUMENT, "pilot", message, hint))
     if pilot.recipe != plan.recipe:
-        problem = f"{folder} is a comparison of {pilot.recipe}, not of {plan.recipe}"
-        issues.append(ConfigIssue(ARGUMENT, "pilot", problem, "name a pilot of the same recipe"))
+        message = f"{folder} is a comparison of {pilot.recipe}, not of {plan.recipe}"
+        issues.append(ConfigIssue(ARGUMENT, "pilot", message, "name a pilot of the same recipe"))
     if issues:
         raise RecipeError(*issues)
-    rooms = [_find_room(pilot, parse_hypothesis(text), len(texts), plan) for text in texts]
+    rooms = [
+        _find_room(pilot, parse_hypothesis(statement), len(texts), plan) for statement in texts
+    ]
     for room in rooms:
         log.info("pilot: %s: %s", room.text, room.sentence)
     if all(room.missing for room in rooms):
-        problem = "the pilot leaves no room for any hypothesis; nothing was started: "
-        problem += "; ".join(f"{room.text}: {room.missing}" for room in rooms)
-        remedy = "make the task harder, or easier where nothing beats the baseline"
-        raise RecipeError(ConfigIssue(ARGUMENT, "hypotheses", problem, remedy))
+        message = "the pilot leaves no room for any hypothesis; nothing was started: "
+        message += "; ".join(f"{room.text}: {room.missing}" for room in rooms)
+        hint = "make the task harder, or easier where nothing beats the baseline"
+        raise RecipeError(ConfigIssue(ARGUMENT, "hypotheses", message, hint))
     return rooms
 
 
@@ -87,8 +89,11 @@ def _find_room(
     condition = find_condition(compared, hypothesis)
     values = {}
     if condition is not None:
-        every = {one.name: collect_values(one, condition, metric) for one in compared.variants}
-        values = {name: own for name, own in every.items() if own}
+        all_values = {
+            variant.name: collect_values(variant, condition, metric)
+            for variant in compared.variants
+        }
+        values = {name: by_seed for name, by_seed in all_values.items() if by_seed}
     if condition is None or hypothesis.other not in values:
         where = f" at {hypothesis.condition}" if hypothesis.condition else ""
         sentence = f"the pilot has no `{hypothesis.other}`{where}, so that its room is unknown"

@@ -160,10 +160,10 @@ class ComparisonPlan(ComparisonSubject):
 
     def list_settings(self, cell: PlannedCell) -> dict[str, Any]:
         """Return {full key: value} of a cell's recipe."""
-        found = _list_leaves(cell.recipe)
+        settings = _list_leaves(cell.recipe)
         if self.automatic_threads:
-            found.pop("trainer.num_threads", None)
-        return found
+            settings.pop("trainer.num_threads", None)
+        return settings
 
     def list_compared(self, cell: PlannedCell) -> dict[str, Any]:
         """Return {full key: value} of a cell's recipe as far as its results depend on it.
@@ -172,14 +172,15 @@ class ComparisonPlan(ComparisonSubject):
         what was computed without them.
         """
         completed = replace(cell, recipe=complete_recipe(cell.recipe, cell.name))
-        found = self.list_settings(completed)
-        return {key: value for key, value in found.items() if not is_uncompared(key)}
+        settings = self.list_settings(completed)
+        return {key: value for key, value in settings.items() if not is_uncompared(key)}
 
     def contains(self, other: ComparisonPlan) -> bool:
         """Return whether all cells of another plan are among these."""
-        own = {cell.name: cell for cell in self.cells}
+        cells = {cell.name: cell for cell in self.cells}
         return all(
-            cell.name in own and self.agrees(own[cell.name], other, cell) for cell in other.cells
+            cell.name in cells and self.agrees(cells[cell.name], other, cell)
+            for cell in other.cells
         )
 
     def agrees(self, cell: PlannedCell, other: ComparisonPlan, its_cell: PlannedCell) -> bool:
@@ -194,19 +195,19 @@ class ComparisonPlan(ComparisonSubject):
         plain = to_plain(self)
         for cell in plain["cells"]:
             cell["settings"] = list_changes(self.base, cell.pop("recipe"))
-        text = json.dumps(seal(plain), indent=1, ensure_ascii=False) + "\n"
-        write_file(io.BytesIO(text.encode()), folder / PLAN)
+        content = json.dumps(seal(plain), indent=1, ensure_ascii=False) + "\n"
+        write_file(io.BytesIO(content.encode()), folder / PLAN)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Return the plan of a folder. Raises DataError if it has none, or an edited one."""
-        path, problem = folder / PLAN, "holds no plan of a comparison"
+        path, message = folder / PLAN, "holds no plan of a comparison"
         if not path.exists():
             absent = describe_absence(folder, "folder")
             cause = f"{PLAN} is not there" if folder.is_dir() else absent
-            remedy = "name the output folder of a comparison"
-            raise DataError(f"{folder}: holds no comparison, {cause}; {remedy}")
-        plain = read_json(path, problem)
+            hint = "name the output folder of a comparison"
+            raise DataError(f"{folder}: holds no comparison, {cause}; {hint}")
+        plain = read_json(path, message)
         if isinstance(plain, dict) and HASH in plain:
             if not is_unchanged(plain):
                 raise DataError(f"{EDITED}; restore it", place=path)
@@ -216,8 +217,8 @@ class ComparisonPlan(ComparisonSubject):
                 _check_cell_name(cell["name"], path)
                 cell["recipe"] = apply_changes(plain["base"], cell.pop("settings"))
         except (KeyError, TypeError, AttributeError):
-            raise DataError(f"{path}: {problem}") from None
-        return build_stored(cls, plain, path, problem)
+            raise DataError(f"{path}: {message}") from None
+        return build_stored(cls, plain, path, message)
 
 
 def _check_cell_name(name: Any, path: Path) -> None:
@@ -231,16 +232,18 @@ def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
 
     A section that lacks entries of the base is listed as a whole, since no value means "no entry".
     """
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for key, value in recipe.items():
         before = base.get(key)
         if key in base and before == value and type(before) is type(value):
             continue
         if isinstance(value, Mapping) and isinstance(before, Mapping) and {*before} <= {*value}:
-            found |= {f"{key}.{part}": one for part, one in list_changes(before, value).items()}
+            changes |= {
+                f"{key}.{part}": change for part, change in list_changes(before, value).items()
+            }
         else:
-            found[key] = value
-    return found
+            changes[key] = value
+    return changes
 
 
 def is_uncompared(key: str) -> bool:
@@ -261,11 +264,11 @@ def apply_changes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     """Return the recipe that differs from the base as `list_changes` lists it."""
     recipe = deepcopy(dict(base))
     for key, value in changes.items():
-        *parents, last = key.split(".")
+        *parents, leaf = key.split(".")
         section = recipe
         for parent in parents:
             section = section[parent]
-        section[last] = value
+        section[leaf] = value
     return recipe
 
 
@@ -277,22 +280,22 @@ def build_plan(
     is_local: bool,
 ) -> ComparisonPlan:
     """Plan all cells: each recipe with each seed, and threads unless the recipe sets them."""
-    first = next(iter(recipes.values()))
+    first_recipe = next(iter(recipes.values()))
     specs = [build_data(recipe).spec for recipe in recipes.values()]
     sizes = {spec.size for spec in specs}
     windows: dict[str, None] = {}
-    for recipe, one in zip(recipes.values(), specs, strict=True):
-        windows |= dict.fromkeys(_describe_windows(recipe, one))
+    for recipe, data_spec in zip(recipes.values(), specs, strict=True):
+        windows |= dict.fromkeys(_describe_windows(recipe, data_spec))
 
     measure = request.options.measure or specs[0].default_measure
-    seeds = list_seeds(request.options.seeds, first)
+    seeds = list_seeds(request.options.seeds, first_recipe)
     machine = {
         **describe_machine("cuda" if resources.gpus and is_local else "cpu"),
         "threads": resources.threads,
         "jobs": resources.jobs,
     }
     cells: list[PlannedCell] = []
-    names = iter(name_cells([one.name for one in recipes], seeds))
+    names = iter(name_cells([variant.name for variant in recipes], seeds))
     for combination, recipe in recipes.items():
         for seed in seeds:
             plain = set_seed(recipe, seed, resources).plain()
@@ -303,7 +306,7 @@ def build_plan(
         zoo_version=__version__,
         created=format_now(),
         command=request.command,
-        recipe=first.name,
+        recipe=first_recipe.name,
         base=config.load(request.recipe, request.overrides).plain(),
         machine=machine,
         axes=request.axes,
@@ -318,8 +321,8 @@ def build_plan(
         has_answers=all(
             spec.target_unit == "token" and spec.default_measure == "accuracy" for spec in specs
         ),
-        automatic_threads=not any(_fixes_threads(one) for one in recipes.values()),
-        variants={one.name: one.values for one in recipes},
+        automatic_threads=not any(_fixes_threads(loaded) for loaded in recipes.values()),
+        variants={variant.name: variant.values for variant in recipes},
         cells=tuple(cells),
     )
 
@@ -378,21 +381,21 @@ def prepare_folder(folder: Path) -> None:
         check_writable(folder)
         names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
-        problem = f"{folder} cannot be written, {error.strerror or error}"
-        raise _refuse_folder(problem, "name another folder") from None
+        message = f"{folder} cannot be written, {error.strerror or error}"
+        raise _refuse_folder(message, "name another folder") from None
 
     _check_names(folder, names)
 
 
 def _check_names(folder: Path, names: Sequence[str]) -> None:
     """Raise RecipeError where a folder holds files of something else."""
-    others = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
+    other_names = [name for name in names if not name.startswith((run_dir.LOCK, WRITE_TEST))]
     # a comparison that was stopped before its first cell has no more
-    early = {HYPOTHESES, IGNORE, ATTRIBUTES, *(f".{one}{WRITING}" for one in (PLAN, HYPOTHESES))}
-    is_known = PLAN in others or {*others} <= early
-    if others and not is_known:
-        problem = f"{folder} holds other files, {others[0]} among them"
-        raise _refuse_folder(problem, "name a folder of its own")
+    early = {HYPOTHESES, IGNORE, ATTRIBUTES, *(f".{file}{WRITING}" for file in (PLAN, HYPOTHESES))}
+    is_known = PLAN in other_names or {*other_names} <= early
+    if other_names and not is_known:
+        message = f"{folder} holds other files, {other_names[0]} among them"
+        raise _refuse_folder(message, "name a folder of its own")
 
 
 def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
@@ -417,17 +420,17 @@ def write_plan(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     (folder / RECIPES).mkdir(exist_ok=True)
     for cell in plan.cells:
         path = folder / RECIPES / f"{cell.name}.yaml"
-        text = config.dump(cell.recipe)
-        if not _holds(path, text):
+        content = config.dump(cell.recipe)
+        if not _holds(path, content):
             # those of hundreds of cells, which follow from the plan, need not wait for the disk
             with create_file(path) as file:
-                file.write(text.encode())
+                file.write(content.encode())
     return plan
 
 
-def _holds(path: Path, text: str) -> bool:
+def _holds(path: Path, content: str) -> bool:
     try:
-        return read_text(path) == text
+        return read_text(path) == content
     except (OSError, ValueError):
         return False
 
@@ -441,8 +444,8 @@ def join_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     try:
         names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
-        problem = f"{folder} cannot be read, {error.strerror or error}"
-        raise _refuse_folder(problem, "name another folder") from None
+        message = f"{folder} cannot be read, {error.strerror or error}"
+        raise _refuse_folder(message, "name another folder") from None
     _check_names(folder, names)
     return _extend_existing(plan, folder) if (folder / PLAN).exists() else plan
 
@@ -453,11 +456,11 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
     except DataError as error:
         raise _refuse_folder(str(error), "name another folder") from None
     obstacles = [*list_plan_differences(old, plan)]
-    is_same = [one.key for one in old.axes] == [one.key for one in plan.axes]
+    is_same = [axis.key for axis in old.axes] == [axis.key for axis in plan.axes]
     if not is_same or not plan.contains(old) or obstacles:
         differences = "; ".join([*obstacles, *list_differences(old, plan)]) or "of other cells"
-        problem = f"{folder} holds another comparison: {differences}"
-        raise _refuse_folder(problem, "name another folder, or ask for those and more")
+        message = f"{folder} holds another comparison: {differences}"
+        raise _refuse_folder(message, "name another folder, or ask for those and more")
 
     plan = extend_plan(old, plan)
     added = len(plan.cells) - len(old.cells)
@@ -478,12 +481,12 @@ def _extend_existing(plan: ComparisonPlan, folder: Path) -> ComparisonPlan:
 
 def extend_plan(old: ComparisonPlan, new: ComparisonPlan) -> ComparisonPlan:
     """Return the new plan with the cells of the old one; further cells get as many threads."""
-    known = {cell.name: cell for cell in old.cells}
+    old_cells = {cell.name: cell for cell in old.cells}
     threads = {"num_threads": old.machine["threads"]} if new.automatic_threads else {}
     cells = []
     for cell in new.cells:
         recipe = {**cell.recipe, "trainer": {**cell.recipe["trainer"], **threads}}
-        cells.append(known.get(cell.name) or replace(cell, recipe=recipe))
+        cells.append(old_cells.get(cell.name) or replace(cell, recipe=recipe))
     earlier = old.earlier
     if len(new.seeds) > len(old.seeds) >= FEWEST:
         earlier = (*earlier, len(old.seeds))
@@ -515,10 +518,10 @@ def list_plan_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[
     if there is None or here is None:
         return
     if there.keys != here.keys:
-        before, after = (_format_tuned(one) for one in (there, here))
+        before, after = (_format_tuned(design) for design in (there, here))
         yield f"tuned is {before} there, {after} here"
     if there.is_raced != here.is_raced:
-        before, after = (json.dumps(one.is_raced) for one in (there, here))
+        before, after = (json.dumps(design.is_raced) for design in (there, here))
         yield f"racing is {before} there, {after} here"
     elif here.is_raced and {*old.variants} != {*new.variants}:
         # looks that were taken without a variant would have decided otherwise
@@ -527,7 +530,9 @@ def list_plan_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[
 
 
 def _format_tuned(design: StudyDesign) -> str:
-    return ", ".join(f"{one.key} over {one.searched}" for one in design.keys)
+    return ", ".join(
+        f"{searched_key.key} over {searched_key.searched}" for searched_key in design.keys
+    )
 
 
 def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
@@ -541,7 +546,7 @@ def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
         yield f"seeds are {there} there, {here} here"
 
     new_cells = {cell.name: cell for cell in new.cells}
-    found: dict[str, None] = {}
+    differences: dict[str, None] = {}
     for cell in old.cells:
         if cell.name not in new_cells:
             continue
@@ -550,16 +555,16 @@ def list_differences(old: ComparisonPlan, new: ComparisonPlan) -> Iterator[str]:
         for key in dict.fromkeys((*before, *after)):
             if before.get(key) != after.get(key):
                 there, here = json.dumps(before.get(key)), json.dumps(after.get(key))
-                found[f"{key} is {there} there, {here} here"] = None
-    yield from list(found)[:MAX_DIFFERENCES]
+                differences[f"{key} is {there} there, {here} here"] = None
+    yield from list(differences)[:MAX_DIFFERENCES]
 
 
 def _find_values(plan: ComparisonPlan, key: str) -> Sequence[str]:
     return next((axis.values for axis in plan.axes if axis.key == key), ())
 
 
-def _refuse_folder(problem: str, remedy: str) -> RecipeError:
-    return RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy))
+def _refuse_folder(message: str, hint: str) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, "to", message, hint))
 
 
 def _list_leaves(recipe: Mapping[str, Any]) -> dict[str, Any]:

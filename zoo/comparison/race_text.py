@@ -17,16 +17,16 @@ def build_race_section(comparison: Comparison) -> ReportSection | None:
     if race is None:
         return None
     rows = []
-    for one in race.looks:
-        stopped = [own.variant for own in race.stopped if own.look == one.studies]
-        rows.append([f"{one.studies}", one.best, ", ".join(stopped), ", ".join(one.running)])
+    for look in race.looks:
+        stopped = [variant.variant for variant in race.stopped if variant.look == look.studies]
+        rows.append([f"{look.studies}", look.best, ", ".join(stopped), ", ".join(look.running)])
     heads = ["studies", "best mean", "stopped", "trained further"]
     return ReportSection(
         key="racing",
         title="Racing",
         table=SectionTable(heads=heads, rows=rows, left=heads[1:]) if rows else None,
         sentences=[explain_race(comparison)],
-        items=[describe_stopped(one) for one in race.stopped],
+        items=[describe_stopped(variant) for variant in race.stopped],
     )
 
 
@@ -67,11 +67,11 @@ def explain_stopped(one: StoppedVariant) -> str:
     """Explain after which look a variant was stopped, why, and with which p-value."""
     lead = f"stopped after {one.look} studies: "
     if one.claim:
-        found = _format_interval(one.difference, one.low, one.high)
-        why = f"smaller than claimed ({one.claim}), better than `{one.other}` by {found}"
+        interval = _format_interval(one.difference, one.low, one.high)
+        why = f"smaller than claimed ({one.claim}), better than `{one.other}` by {interval}"
     else:
-        found = _format_interval(-one.difference, -one.high, -one.low)
-        why = f"worse than `{one.other}` by {found}"
+        interval = _format_interval(-one.difference, -one.high, -one.low)
+        why = f"worse than `{one.other}` by {interval}"
     return f"{lead}{why}{_append_p_value(one.p_value)}"
 
 

@@ -134,7 +134,7 @@ def race(
     Returns:
         The decisions, up to the first look for which a running variant lacks a study.
     """
-    ended = finished or {name: {*own} for name, own in values.items()}
+    ended = finished or {name: {*by_study} for name, by_study in values.items()}
     running: tuple[str, ...] = (*values,)
     size, decisions = max(family or 0, len(claims)), []
     looks = levels or plan_looks(LOOKS[-1:])
@@ -142,7 +142,9 @@ def race(
         if len(running) < 2 or any(not {*range(look)} <= {*ended[name]} for name in running):
             break
         # a claim about a variant that runs no further will not be told any better
-        open_claims = [one for one in claims if {one.claim.one, one.claim.other} <= {*running}]
+        open_claims = [
+            claim for claim in claims if {claim.claim.one, claim.claim.other} <= {*running}
+        ]
         decision = decide(
             values,
             running,
@@ -187,10 +189,17 @@ def decide(
     """
     sign = 1 if better == "high" else -1
     seen = _cut(values, look)
-    own = {name: seen[name] for name in running if seen.get(name)}
-    shared = sorted(set.intersection(*(set(found) for found in own.values()))) if own else []
+    running_values = {name: seen[name] for name in running if seen.get(name)}
+    shared = (
+        sorted(set.intersection(*(set(by_study) for by_study in running_values.values())))
+        if running_values
+        else []
+    )
     # studies that all of them have, so that no mean lacks a hard one
-    ranked = {name: {study: found[study] for study in shared} for name, found in own.items()}
+    ranked = {
+        name: {study: by_study[study] for study in shared}
+        for name, by_study in running_values.items()
+    }
     if not shared:
         return Decision(look=look, best="", running=(*running,))
     best = max(ranked, key=lambda name: sign * fmean(ranked[name].values()))
@@ -198,7 +207,7 @@ def decide(
         *_drop_worse(ranked, best, sign, look, level, bounds, is_guarded=is_guarded),
         *_stop_refuted(claims, look, level, max(family or 0, len(claims))),
     ]
-    gone = {one.variant: one for one in reversed(stopped)}
+    gone = {variant.variant: variant for variant in reversed(stopped)}
     return Decision(
         look=look,
         best=best,
@@ -210,8 +219,8 @@ def decide(
 def _cut(values: Values, look: int) -> dict[str, dict[int, float]]:
     """Return the values of the studies before a look."""
     return {
-        name: {study: value for study, value in own.items() if study < look}
-        for name, own in values.items()
+        name: {study: value for study, value in by_study.items() if study < look}
+        for name, by_study in values.items()
     }
 
 
@@ -225,8 +234,10 @@ def _drop_worse(
     *,
     is_guarded: bool,
 ) -> Iterator[StoppedVariant]:
-    found = compare_all(ranked, best, measure_noise(ranked), bounds, level, is_guarded=is_guarded)
-    for name, difference in found.items():
+    differences = compare_all(
+        ranked, best, measure_noise(ranked), bounds, level, is_guarded=is_guarded
+    )
+    for name, difference in differences.items():
         estimate = difference.estimate
         if excludes_zero(estimate) and sign * estimate.mean < 0:
             yield _stop(name, look, best, _turn(estimate, sign), difference.p_value)
@@ -236,40 +247,43 @@ def _stop_refuted(
     claims: Sequence[RacedClaim], look: int, level: float, family: int
 ) -> Iterator[StoppedVariant]:
     """Yield the variants all of whose claims at this look are refuted."""
-    found = [
+    decisions = [
         judge_claims(
-            _cut(one.values, look),
-            [one.claim],
-            better=one.better,
-            bounds=one.bounds,
+            _cut(raced.values, look),
+            [raced.claim],
+            better=raced.better,
+            bounds=raced.bounds,
             family=family,
             level=level,
         )[0]
-        for one in claims
+        for raced in claims
     ]
     # a variant goes on for a claim that is still open, be it its own or one that it is compared in
     needed = {
-        name for one in found if not one.is_refuted for name in (one.claim.one, one.claim.other)
+        name
+        for judged in decisions
+        if not judged.is_refuted
+        for name in (judged.claim.one, judged.claim.other)
     }
-    for one in found:
-        claim = one.claim
-        if one.is_refuted and one.estimate is not None and claim.one not in needed:
-            stopped = _stop(claim.one, look, claim.other, one.estimate, one.p_value)
+    for decision in decisions:
+        claim = decision.claim
+        if decision.is_refuted and decision.estimate is not None and claim.one not in needed:
+            stopped = _stop(claim.one, look, claim.other, decision.estimate, decision.p_value)
             yield replace(stopped, claim=claim.text, effect=claim.effect)
 
 
 def _stop(
-    name: str, look: int, other: str, found: Estimate, p_value: float | None
+    name: str, look: int, opponent: str, estimate: Estimate, p_value: float | None
 ) -> StoppedVariant:
-    assert found.low is not None
-    assert found.high is not None
+    assert estimate.low is not None
+    assert estimate.high is not None
     return StoppedVariant(
         variant=name,
         look=look,
-        other=other,
-        difference=found.mean,
-        low=found.low,
-        high=found.high,
+        other=opponent,
+        difference=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
         p_value=p_value,
     )
 
@@ -285,18 +299,18 @@ def find_race(comparison: Comparison) -> RaceResult:
 
     def collect(metric: str, condition: Condition) -> dict[str, dict[int, float]]:
         return {
-            one.name: {
+            variant.name: {
                 studies[seed]: value
-                for seed, value in collect_values(one, condition, metric).items()
+                for seed, value in collect_values(variant, condition, metric).items()
             }
-            for one in comparison.variants
+            for variant in comparison.variants
         }
 
     # those that came later may know what the studies say
-    written = [one for one in comparison.hypotheses if not one.runs_ended]
+    written = [entry for entry in comparison.hypotheses if not entry.runs_ended]
     claims = []
-    for one in written:
-        claim = parse_hypothesis(one.text)
+    for hypothesis in written:
+        claim = parse_hypothesis(hypothesis.text)
         metric, condition = find_metric(comparison, claim), find_condition(comparison, claim)
         if not claim.margin or claim.sign == "=" or condition is None:
             continue
@@ -311,12 +325,12 @@ def find_race(comparison: Comparison) -> RaceResult:
         better=better,
         bounds=comparison.bounds,
         finished={
-            one.name: {
+            variant.name: {
                 studies[cell.seed]
-                for cell in one.cells
+                for cell in variant.cells
                 if cell.state == "done" or cell.error == ALL_NON_FINITE
             }
-            for one in comparison.variants
+            for variant in comparison.variants
         },
         claims=claims,
         family=len(written),
@@ -325,14 +339,15 @@ def find_race(comparison: Comparison) -> RaceResult:
         is_guarded=comparison.looks is not None,
     )
     levels = comparison.look_levels
-    last = decisions[-1].look if decisions else min(levels, default=0)
+    last_look = decisions[-1].look if decisions else min(levels, default=0)
     return RaceResult(
         measure=measure,
-        level=levels.get(last, LEVEL),
+        level=levels.get(last_look, LEVEL),
         looks=tuple(
-            RaceLook(studies=one.look, best=one.best, running=one.running) for one in decisions
+            RaceLook(studies=decision.look, best=decision.best, running=decision.running)
+            for decision in decisions
         ),
-        stopped=tuple(stopped for one in decisions for stopped in one.stopped),
+        stopped=tuple(stopped for decision in decisions for stopped in decision.stopped),
         is_over=bool(decisions) and decisions[-1].is_over,
     )
 
@@ -361,13 +376,15 @@ def judge_claims(
         level: Probability that all intervals hold their true differences.
     """
     sign = 1 if better == "high" else -1
-    pairs = [Pair(one.one, one.other) for one in claims]
-    noise = measure_noise({name: own for name, own in values.items() if own})
+    pairs = [Pair(stated.one, stated.other) for stated in claims]
+    noise = measure_noise({name: by_study for name, by_study in values.items() if by_study})
     size = max(family or 0, len(claims))
-    found = compare_named(values, [*dict.fromkeys(pairs)], noise, bounds, family=size, level=level)
+    differences = compare_named(
+        values, [*dict.fromkeys(pairs)], noise, bounds, family=size, level=level
+    )
     decisions = []
     for claim, pair in zip(claims, pairs, strict=True):
-        decision = _judge_claim(claim, found.get(pair), sign)
+        decision = _judge_claim(claim, differences.get(pair), sign)
         margin = Pair(claim.one, claim.other, sign * claim.effect)
         tested = compare_named(values, [margin], noise, bounds, family=size, level=level).get(
             margin
@@ -380,11 +397,11 @@ def judge_claims(
     return decisions
 
 
-def _judge_claim(claim: Claim, found: Difference | None, sign: int) -> ClaimDecision:
-    if found is None or found.estimate.low is None:
-        count = found.estimate.count if found else 0
+def _judge_claim(claim: Claim, difference: Difference | None, sign: int) -> ClaimDecision:
+    if difference is None or difference.estimate.low is None:
+        count = difference.estimate.count if difference else 0
         return ClaimDecision(claim, "undecided", None, explain_no_interval(count, "studies"))
-    gain = _turn(found.estimate, sign)
+    gain = _turn(difference.estimate, sign)
     low, high = gain.low or 0.0, gain.high or 0.0
     shown = f"the interval of the difference, {_show(gain)},"
     if high < 0:
@@ -397,12 +414,12 @@ def _judge_claim(claim: Claim, found: Difference | None, sign: int) -> ClaimDeci
     return ClaimDecision(claim, "undecided", gain, f"{shown} holds 0")
 
 
-def _turn(found: Estimate, sign: int) -> Estimate:
+def _turn(estimate: Estimate, sign: int) -> Estimate:
     """Return a difference, or its opposite if the sign is -1."""
-    if sign > 0 or found.low is None or found.high is None:
-        return found
-    return Estimate(-found.mean, -found.high, -found.low, found.count)
+    if sign > 0 or estimate.low is None or estimate.high is None:
+        return estimate
+    return Estimate(-estimate.mean, -estimate.high, -estimate.low, estimate.count)
 
 
-def _show(found: Estimate) -> str:
-    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"
+def _show(estimate: Estimate) -> str:
+    return f"{estimate.mean:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"

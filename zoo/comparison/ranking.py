@@ -112,24 +112,24 @@ def analyze_condition(
         level: As of `rank_variants`.
     """
     order, values = _order_variants(comparison, condition)
-    found = tuple(
+    ordered = tuple(
         (variant.name, tuple(sorted(values[variant.name].items())))
         for variant in order
         if values[variant.name]
     )
-    return _analyze_values(found, comparison.bounds, level or find_level(comparison, condition))
+    return _analyze_values(ordered, comparison.bounds, level or find_level(comparison, condition))
 
 
 @lru_cache(maxsize=256)
 def _analyze_values(
-    found: tuple[tuple[str, tuple[tuple[int, float], ...]], ...],
+    rows: tuple[tuple[str, tuple[tuple[int, float], ...]], ...],
     bounds: tuple[float, float],
     level: float,
 ) -> Analysis:
     """Analyse values of variants, the first ones first; text and page ask for it many times."""
-    values = {name: dict(own) for name, own in found}
+    values = {name: dict(items) for name, items in rows}
     noise = measure_noise(values)
-    differences = compare_all(values, found[0][0], noise, bounds, level) if found else {}
+    differences = compare_all(values, rows[0][0], noise, bounds, level) if rows else {}
     return Analysis(
         noise=noise,
         differences=differences,
@@ -170,10 +170,13 @@ def describe_levels(comparison: Comparison) -> str:
     if question is None:
         level = format_level(find_level(comparison, trained))
         return f"with {level} each, which corrects for {count} conditions"
-    others = next(one for one in comparison.conditions if one.name != question)
+    other_condition = next(
+        condition for condition in comparison.conditions if condition.name != question
+    )
     return (
         f"with {format_level(find_level(comparison))} for the question ({question}) and "
-        f"{format_level(find_level(comparison, others))} for the other conditions, which explore"
+        f"{format_level(find_level(comparison, other_condition))} for the other conditions, "
+        "which explore"
     )
 
 
@@ -198,11 +201,11 @@ def _order_variants(
     }
 
     def sort_key(variant: Variant) -> tuple[float, float]:
-        own = values[variant.name]
+        by_seed = values[variant.name]
         stopped = comparison.race and comparison.race.find_stopped(variant.name)
         # the mean of fewer studies, easy ones perhaps, is no place among those that ran on
         place = -stopped.look if stopped else -inf
-        return place, sign * estimate_mean(tuple(own.values())).mean if own else inf
+        return place, sign * estimate_mean(tuple(by_seed.values())).mean if by_seed else inf
 
     order = sorted(comparison.variants, key=sort_key)
     best = values[order[0].name] if order else {}
@@ -222,21 +225,25 @@ def average_baselines(
             test data of the recipe.
     """
     tested = find_samples(comparison, condition or comparison.trained)
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for cell in comparison.cells:
         is_trained = tested == comparison.trained
         baselines = cell.baselines if is_trained else cell.find(tested).baselines
         for name, value in baselines.get(comparison.measure, {}).items():
-            found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
+            by_name.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in by_name.items()}
 
 
 def find_samples(comparison: Comparison, condition: Condition) -> Condition:
     """Return the condition of the same samples whose encodings are unchanged."""
     if condition.extrapolation is None:
         return condition
-    unchanged = (one for one in comparison.conditions if one.extrapolation is None)
-    return next((one for one in unchanged if one.size == condition.size), condition)
+    unchanged = (
+        candidate for candidate in comparison.conditions if candidate.extrapolation is None
+    )
+    return next(
+        (candidate for candidate in unchanged if candidate.size == condition.size), condition
+    )
 
 
 def find_winning_baseline(comparison: Comparison, condition: Condition | None = None) -> str | None:
@@ -248,11 +255,13 @@ def find_winning_baseline(comparison: Comparison, condition: Condition | None = 
     """
     condition = condition or comparison.trained
     baselines = average_baselines(comparison, condition)
-    means = [one.mean.mean for one in rank_variants(comparison, condition) if one.mean]
+    means = [
+        standing.mean.mean for standing in rank_variants(comparison, condition) if standing.mean
+    ]
     if not baselines or not means:
         return None
     sign = _sign(comparison)
-    name = min(baselines, key=lambda one: sign * baselines[one])
+    name = min(baselines, key=lambda baseline: sign * baselines[baseline])
     # a tie counts for the baseline: a model must be better than guessing
     return name if sign * baselines[name] <= min(sign * mean for mean in means) else None
 
@@ -270,15 +279,15 @@ COMPUTE: Mapping[str, Callable[[ComparisonCell], float | None]] = {
 
 def measure_compute(comparison: Comparison, variant: Variant, unit: str) -> float | None:
     """Return what a training step of a variant takes, the mean of its cells; None if unknown."""
-    known = (COMPUTE[unit](cell) for cell in variant.cells)
-    found = [one for one in known if one and isfinite(one)]
-    if not found:
+    costs = (COMPUTE[unit](cell) for cell in variant.cells)
+    finite_costs = [cost for cost in costs if cost and isfinite(cost)]
+    if not finite_costs:
         return None
     if unit != "FLOPs":
-        return fmean(found)
+        return fmean(finite_costs)
     samples = StepSize.read(comparison.base, 1).total
     varies = any(axis.key.startswith(("data", "trainer")) for axis in comparison.axes)
-    return PASSES * samples * fmean(found) if samples and not varies else None
+    return PASSES * samples * fmean(finite_costs) if samples and not varies else None
 
 
 def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, float]]:
@@ -287,58 +296,65 @@ def compare_at_equal_compute(comparison: Comparison) -> dict[str, dict[str, floa
     The metric is that of the last validation within the budget, a mean over seeds. A unit in which
     some variant is not known, or in which all take the same for a step, is left out, except steps.
     """
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for unit in COMPUTE:
-        steps = {one.name: measure_compute(comparison, one, unit) for one in comparison.variants}
+        steps = {
+            each_variant.name: measure_compute(comparison, each_variant, unit)
+            for each_variant in comparison.variants
+        }
         costs = {name: cost for name, cost in steps.items() if cost}
         if len(costs) < len(steps) or (unit != "steps" and len({*costs.values()}) == 1):
             continue
         totals = [
-            costs[one.name] * max(step for step, _ in cell.curve)
-            for one in comparison.variants
-            for cell in one.cells
+            costs[each_variant.name] * max(step for step, _ in cell.curve)
+            for each_variant in comparison.variants
+            for cell in each_variant.cells
             if cell.curve
         ]
         if not totals:
             continue
-        for one in comparison.variants:
+        for variant in comparison.variants:
             # the least that any cell used, so that every variant has a validation within it
-            limit = min(totals) / costs[one.name] * (1 + 1e-9)
-            curves = [[value for step, value in cell.curve if step <= limit] for cell in one.cells]
+            limit = min(totals) / costs[variant.name] * (1 + 1e-9)
+            curves = [
+                [value for step, value in cell.curve if step <= limit] for cell in variant.cells
+            ]
             ends = [values[-1] for values in curves if values]
-            last = [value for value in ends if value is not None and isfinite(value)]
-            if last:
-                found.setdefault(unit, {})[one.name] = fmean(last)
-    return found if len(found) > 1 else {}
+            finite_ends = [value for value in ends if value is not None and isfinite(value)]
+            if finite_ends:
+                metrics.setdefault(unit, {})[variant.name] = fmean(finite_ends)
+    return metrics if len(metrics) > 1 else {}
 
 
 def describe_analysis(comparison: Comparison) -> dict[str, Any]:
     """Return what the seeds tell under each condition as plain data, for results.json."""
-    found = {}
+    analyses = {}
     for condition in comparison.conditions:
         analysis = analyze_condition(comparison, condition)
         noise = analysis.noise
         variants = {
-            one.variant.name: {
-                "verdict": one.verdict,
-                "mean": one.mean and asdict(one.mean),
-                "difference": one.difference and asdict(one.difference),
-                "p_value": one.p_value,
-                "permutation": _describe_permutation(analysis.differences.get(one.variant.name)),
+            standing.variant.name: {
+                "verdict": standing.verdict,
+                "mean": standing.mean and asdict(standing.mean),
+                "difference": standing.difference and asdict(standing.difference),
+                "p_value": standing.p_value,
+                "permutation": _describe_permutation(
+                    analysis.differences.get(standing.variant.name)
+                ),
             }
-            for one in rank_variants(comparison, condition)
+            for standing in rank_variants(comparison, condition)
         }
-        found[condition.name] = {
+        analyses[condition.name] = {
             "variants": variants,
             "may_be_best": [
                 name
-                for name, one in variants.items()
-                if one["verdict"] in ("best", "possible", "unsure")
+                for name, entry in variants.items()
+                if entry["verdict"] in ("best", "possible", "unsure")
             ],
             "noise": asdict(noise),
             "smallest_difference": analysis.smallest_difference,
         }
-    return found
+    return analyses
 
 
 def _describe_permutation(difference: Difference | None) -> dict[str, float] | None:
@@ -372,22 +388,22 @@ def explain_missing(variant: Variant, condition: Condition, measure: str) -> tup
             seeds.setdefault(reason, []).append(str(cell.seed))
 
     texts = []
-    for reason, own in seeds.items():
-        word = "seed" if len(own) == 1 else "seeds"
-        is_common = len(own) == len(variant.cells)
-        texts.append(reason if is_common else f"{word} {', '.join(own)}: {reason}")
+    for reason, numbers in seeds.items():
+        word = "seed" if len(numbers) == 1 else "seeds"
+        is_common = len(numbers) == len(variant.cells)
+        texts.append(reason if is_common else f"{word} {', '.join(numbers)}: {reason}")
     return tuple(texts)
 
 
 def _explain_cell(cell: ComparisonCell, condition: Condition, measure: str) -> str:
-    found = cell.find(condition)
-    if measure in found.metrics:
-        value = found.metrics[measure]
+    measurement = cell.find(condition)
+    if measure in measurement.metrics:
+        value = measurement.metrics[measure]
         if value is None:
             return "no finite number"
         return "" if isfinite(value) else f"no finite number ({value})"
-    if found.refused:
-        return f"refused: {found.refused}"
+    if measurement.refused:
+        return f"refused: {measurement.refused}"
     if cell.state == "failed":
         return f"failed: {cell.error}" if cell.error else "failed"
     return "not measured here" if cell.state == "done" else cell.state
@@ -397,13 +413,13 @@ def _build_standing(
     comparison: Comparison,
     variant: Variant,
     condition: Condition,
-    own: dict[int, float],
-    found: Difference | None,
+    by_seed: dict[int, float],
+    compared: Difference | None,
     *,
     is_best: bool,
 ) -> Standing:
-    mean, solved = estimate_variant(comparison, variant, own)
-    difference = found.estimate if found else None
+    mean, solved = estimate_variant(comparison, variant, by_seed)
+    difference = compared.estimate if compared else None
     verdict: Verdict = "missing"
     if mean is not None:
         verdict = "best" if is_best else _judge(difference, _sign(comparison))
@@ -415,10 +431,10 @@ def _build_standing(
         verdict = "unsure"
     return Standing(
         variant=variant,
-        values=own,
+        values=by_seed,
         mean=mean,
         difference=difference,
-        p_value=dropped.p_value if dropped else found.p_value if found else None,
+        p_value=dropped.p_value if dropped else compared.p_value if compared else None,
         verdict=verdict,
         missing_reasons=explain_missing(variant, condition, comparison.measure),
         dropped=dropped,
@@ -476,19 +492,25 @@ def _sign(comparison: Comparison) -> int:
 
 def choose_scale(standings: Sequence[Standing]) -> Scale:
     """Choose a scale for all variants but outliers, which would squeeze the others."""
-    present = [one for one in standings if one.mean]
+    present = [standing for standing in standings if standing.mean]
     if not present:
         return Scale(0.0, 1.0)
     best = present[0].mean.mean if present[0].mean else 0.0
-    distances = [max(abs(value - best) for value in one.values.values()) for one in present]
+    distances = [
+        max(abs(value - best) for value in standing.values.values()) for standing in present
+    ]
     reach = FAR * median([distance for distance in distances if distance > 0] or [0.0])
-    near = [one for one in present if one.mean and abs(one.mean.mean - best) <= reach]
+    near = [
+        standing
+        for standing in present
+        if standing.mean and abs(standing.mean.mean - best) <= reach
+    ]
 
     dots: list[float] = []
     ends: list[float | None] = []
-    for one in near or present[:1]:
-        dots += one.values.values()
-        ends += [one.mean.low, one.mean.high] if one.mean else []
+    for shown in near or present[:1]:
+        dots += shown.values.values()
+        ends += [shown.mean.low, shown.mean.high] if shown.mean else []
     extension = MAX_EXTENSION * (max(dots) - min(dots))
     least, most = min(dots) - extension, max(dots) + extension
     clipped = [min(max(end, least), most) for end in ends if end is not None]

@@ -182,7 +182,7 @@ def hash_plan(plan: ComparisonPlan) -> str:
                 "base": plan.base,
                 "measure": plan.measure,
                 "better": plan.better,
-                "axes": [one.key for one in plan.axes],
+                "axes": [axis.key for axis in plan.axes],
                 "budget": design and design.budget,
                 "keys": design and design.keys,
                 "is_raced": design and design.is_raced,
@@ -193,7 +193,7 @@ def hash_plan(plan: ComparisonPlan) -> str:
 
 def hash_hypotheses(hypotheses: Iterable[RecordedHypothesis]) -> tuple[str, ...]:
     """Return the SHA-256 of the text of each hypothesis and of the time at which it was written."""
-    return tuple(hash_plain([one.text, one.written]) for one in hypotheses)
+    return tuple(hash_plain([hypothesis.text, hypothesis.written]) for hypothesis in hypotheses)
 
 
 def _drop_empty(value: Any) -> Any:
@@ -202,26 +202,26 @@ def _drop_empty(value: Any) -> Any:
         return [_drop_empty(entry) if isinstance(entry, dict | list) else entry for entry in value]
     if not isinstance(value, Mapping):
         return value
-    kept = {
+    entries = {
         key: _drop_empty(entry) if isinstance(entry, dict | list) and key != "settings" else entry
         for key, entry in value.items()
         # a metric that is no number stays, as null
         if entry is not None or "/" in key
     }
-    return {key: entry for key, entry in kept.items() if entry not in ("", [], {})}
+    return {key: entry for key, entry in entries.items() if entry not in ("", [], {})}
 
 
 def round_drawn(cell: CellRecord) -> CellRecord:
     """Round what is only drawn: the curve, and losses by position."""
     measured = tuple(
         replace(
-            one,
+            measurement,
             position_losses=tuple(
                 loss if loss is None else round_digits(loss, DRAWN_DIGITS)
-                for loss in one.position_losses
+                for loss in measurement.position_losses
             ),
         )
-        for one in cell.measured
+        for measurement in cell.measured
     )
     curve = tuple((step, round_digits(value, DRAWN_DIGITS)) for step, value in cell.curve)
     return replace(cell, measured=measured, curve=curve)
@@ -257,8 +257,8 @@ def group_by_module(groups: Mapping[str, WeightGroup]) -> dict[str, WeightGroup]
     """Join the groups of a module, as blocks.*.attn.q_proj.weight and .bias; others stay."""
     members: dict[str, list[str]] = {}
     for name in groups:
-        module, _, last = name.rpartition(".")
-        members.setdefault(module if last in ("weight", "bias") else name, []).append(name)
+        module, _, leaf = name.rpartition(".")
+        members.setdefault(module if leaf in ("weight", "bias") else name, []).append(name)
     return {
         module: groups[names[0]]
         if len(names) == 1
@@ -313,8 +313,8 @@ def thin_curve(
     """Return at most so many evenly spaced points of a learning curve, both ends among them."""
     if len(curve) <= most:
         return tuple(curve)
-    last = len(curve) - 1
-    chosen = {round(number * last / (most - 1)) for number in range(most)}
+    last_index = len(curve) - 1
+    chosen = {round(number * last_index / (most - 1)) for number in range(most)}
     return tuple(curve[number] for number in sorted(chosen))
 
 
@@ -324,8 +324,11 @@ def list_setting_differences(
     """Return in which settings a record differs from a planned cell; none if equal."""
     if found.recipe == hash_recipe(plan, planned):
         return []
-    own = list_changes(plan.base, planned.recipe)
-    pairs = {key: (found.settings.get(key), own.get(key)) for key in {**own, **found.settings}}
+    planned_settings = list_changes(plan.base, planned.recipe)
+    pairs = {
+        key: (found.settings.get(key), planned_settings.get(key))
+        for key in {**planned_settings, **found.settings}
+    }
     return [
         f"{key} is {format_json(there)} there, {format_json(here)} in the plan"
         for key, (there, here) in pairs.items()
@@ -371,45 +374,45 @@ class UnequalValue:
 def list_unequal(one: CellRecord, other: CellRecord) -> list[UnequalValue]:
     """List where two records of a cell differ, apart from time, memory and machine."""
     one, other = _reduce(one, other), _reduce(other, one)
-    plain, others = (finite(to_plain(cell)) for cell in (one, other))
+    plain, other_plain = (finite(to_plain(cell)) for cell in (one, other))
     return [
         UnequalValue(name, f"{place} is {format_json(before)} and {format_json(after)}")
         for name in plain
         if name not in COSTS
-        for place, before, after in _compare(name, plain[name], others[name])
+        for place, before, after in _compare(name, plain[name], other_plain[name])
     ]
 
 
-def _reduce(cell: CellRecord, other: CellRecord) -> CellRecord:
+def _reduce(cell: CellRecord, counterpart: CellRecord) -> CellRecord:
     """Return a record without what another one of the cell does not have.
 
     Records of format 1 were shortened to a size: they lack validations, losses by position, or
     digits. Baselines of conditions came later, as did the digests of format 2.
     """
     cell = round_drawn(cell)
-    has_baselines = any(one.baselines for one in other.measured)
-    theirs = {one.condition.name: one for one in other.measured}
+    has_baselines = any(entry.baselines for entry in counterpart.measured)
+    theirs = {entry.condition.name: entry for entry in counterpart.measured}
     measured = []
-    for one in cell.measured:
-        there = theirs.get(one.condition.name)
-        if there is not None and one.position_edges != there.position_edges:
-            one = replace(one, position_losses=(), position_edges=())
+    for measurement in cell.measured:
+        there = theirs.get(measurement.condition.name)
+        if there is not None and measurement.position_edges != there.position_edges:
+            measurement = replace(measurement, position_losses=(), position_edges=())
         if there is not None and not there.position_losses:
-            one = replace(one, position_losses=(), position_edges=())
+            measurement = replace(measurement, position_losses=(), position_edges=())
         if not has_baselines:
-            one = replace(one, baselines={})
-        measured.append(one)
-    steps = {step for step, _ in other.curve}
+            measurement = replace(measurement, baselines={})
+        measured.append(measurement)
+    steps = {step for step, _ in counterpart.curve}
     changes: dict[str, Any] = {
         "measured": tuple(measured),
         "curve": tuple(point for point in cell.curve if point[0] in steps),
         "weights": group_by_module(cell.weights),
-        **{name: None for name in DIGESTS if getattr(other, name) is None},
+        **{name: None for name in DIGESTS if getattr(counterpart, name) is None},
     }
-    if cell.plan is None or other.plan is None:
+    if cell.plan is None or counterpart.plan is None:
         changes["test"] = _round_metrics(cell.test)
         changes["measured"] = tuple(
-            replace(one, metrics=_round_metrics(one.metrics)) for one in measured
+            replace(entry, metrics=_round_metrics(entry.metrics)) for entry in measured
         )
     return replace(cell, **changes)
 
@@ -421,18 +424,18 @@ def _round_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | Non
     }
 
 
-def _compare(place: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:
-    if one == other:
+def _compare(place: str, left: Any, right: Any) -> list[tuple[str, Any, Any]]:
+    if left == right:
         return []
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = dict.fromkeys([*one, *other])
-        found = []
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = dict.fromkeys([*left, *right])
+        differences = []
         for key in keys:
-            found += _compare(f"{place} {key}", one.get(key), other.get(key))
-        return found
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        found = []
-        for number, (before, after) in enumerate(zip(one, other, strict=True)):
-            found += _compare(f"{place}[{number}]", before, after)
-        return found
-    return [(place, one, other)]
+            differences += _compare(f"{place} {key}", left.get(key), right.get(key))
+        return differences
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        differences = []
+        for number, (before, after) in enumerate(zip(left, right, strict=True)):
+            differences += _compare(f"{place}[{number}]", before, after)
+        return differences
+    return [(place, left, right)]

@@ -45,7 +45,7 @@ def refuse_disagreeing(
         place: The file that holds them, for messages.
     """
     digests = _list_plan_digests(plan)
-    copies = _find_copies([cells[one.name] for one in plan.cells if one.name in cells])
+    copies = _find_copies([cells[entry.name] for entry in plan.cells if entry.name in cells])
     checked = dict(cells)
     for planned in plan.cells:
         cell = cells.get(planned.name)
@@ -103,7 +103,7 @@ def _list_plan_digests(plan: ComparisonPlan) -> dict[str, int]:
         return {hash_plan(plan): 1}
     budgets = range(1, plan.design.budget + 1)
     designs = [replace(plan.design, budget=budget) for budget in budgets]
-    return {hash_plan(replace(plan, design=one)): one.budget for one in designs}
+    return {hash_plan(replace(plan, design=design)): design.budget for design in designs}
 
 
 def _list_contradictions(
@@ -111,9 +111,14 @@ def _list_contradictions(
 ) -> Iterator[str]:
     """Yield results that a cell states twice and differently."""
     slides = planned.recipe.get("evaluate", {}).get("stride") is not None
-    for one in cell.measured:
-        if not slides and cell.test and _is_trained_size(one, cell) and one.metrics != cell.test:
-            yield f"has other metrics at the end of training than at {one.condition.name}"
+    for measurement in cell.measured:
+        if (
+            not slides
+            and cell.test
+            and _is_trained_size(measurement, cell)
+            and measurement.metrics != cell.test
+        ):
+            yield f"has other metrics at the end of training than at {measurement.condition.name}"
     if cell.value is None or not cell.curve or cell.criterion != cell.monitor:
         return
     best = (max if cell.mode == "max" else min)(value for _, value in cell.curve)
@@ -122,19 +127,19 @@ def _list_contradictions(
         yield f"states {cell.criterion} {cell.value:.6g}, its validations {best:.6g}"
 
 
-def _is_trained_size(one: CellMeasurement, cell: CellRecord) -> bool:
-    return one.condition.kind == "size" and one.condition.size == cell.trained_size
+def _is_trained_size(measurement: CellMeasurement, cell: CellRecord) -> bool:
+    return measurement.condition.kind == "size" and measurement.condition.size == cell.trained_size
 
 
 def _find_copies(cells: Sequence[CellRecord]) -> dict[str, str]:
     """Return {name: reason} of cells of several seeds that began and learned the same."""
-    first: dict[Any, CellRecord] = {}
+    originals: dict[Any, CellRecord] = {}
     copies: dict[str, str] = {}
     for cell in cells:
         # without digests of its beginning it says nothing
         if len(cell.curve) < 2 or not (cell.weights and cell.batch):
             continue
-        original = first.setdefault((cell.start, cell.curve), cell)
+        original = originals.setdefault((cell.start, cell.curve), cell)
         if original.seed != cell.seed:
             same = "began and learned exactly as"
             copies[cell.name] = f"{same} {original.name}, which has another seed"
@@ -162,7 +167,7 @@ def _list_plan_contradictions(plan: ComparisonPlan) -> Iterator[str]:
     if plan.measure and plan.better != find_direction(plan.measure.removeprefix("test/")):
         yield f"says that of {plan.measure} the {plan.better} values are better"
     repeated = [
-        name for name, count in Counter(one.name for one in plan.cells).items() if count > 1
+        name for name, count in Counter(cell.name for cell in plan.cells).items() if count > 1
     ]
     if repeated:
         yield f"has several cells {_name_some(repeated)}"
@@ -180,11 +185,11 @@ def _list_plan_contradictions(plan: ComparisonPlan) -> Iterator[str]:
 
 def _list_study_faults(plan: ComparisonPlan, budget: int) -> Iterator[str]:
     """Yield studies that do not count from 0, or do not have the stated seeds and trials."""
-    seeds = {one.study: one.seed for one in plan.cells}
+    seeds = {cell.study: cell.seed for cell in plan.cells}
     expected: dict[int | None, int] = dict(enumerate(plan.seeds))
     if seeds != expected:
         yield f"its studies have seeds {_format_seeds(seeds)}, not {_format_seeds(expected)}"
-    trials = 1 + max((one.trial or 0 for one in plan.cells), default=0)
+    trials = 1 + max((cell.trial or 0 for cell in plan.cells), default=0)
     if plan.cells and trials != budget:
         yield f"has a budget of {budget}, and {pluralize(trials, 'trial')} in a study"
 
@@ -199,8 +204,8 @@ def _list_wrong_labels(plan: ComparisonPlan, planned: PlannedCell) -> Iterator[s
         label = plan.variants[planned.variant].get(axis.key)
         value = find_setting(planned.recipe, axis.key)
         fitting = [
-            own
-            for own, setting in zip(axis.values, axis.settings, strict=True)
+            value_label
+            for value_label, setting in zip(axis.values, axis.settings, strict=True)
             if _fits_setting(value, setting)
         ]
         # a value that fits no label was written in another form, and says nothing
@@ -213,7 +218,9 @@ def _fits_setting(value: Any, setting: Any) -> bool:
     if isinstance(value, Mapping) and isinstance(setting, str):
         return value.get("name") == setting
     if isinstance(value, Mapping) and isinstance(setting, Mapping):
-        return all(key in value and _fits_setting(value[key], one) for key, one in setting.items())
+        return all(
+            key in value and _fits_setting(value[key], option) for key, option in setting.items()
+        )
     if isinstance(value, list | tuple) and isinstance(setting, list | tuple):
         pairs = zip(value, setting, strict=False)
         return len(value) == len(setting) and all(_fits_setting(*pair) for pair in pairs)
@@ -222,8 +229,8 @@ def _fits_setting(value: Any, setting: Any) -> bool:
 
 def _list_strangers(plan: ComparisonPlan, cells: Mapping[str, CellRecord]) -> Iterator[str]:
     """Yield why a plan is not that of the cells."""
-    known = {one.name for one in plan.cells}
-    unknown = [name for name in cells if name not in known]
+    planned_names = {planned.name for planned in plan.cells}
+    unknown = [name for name in cells if name not in planned_names]
     if unknown:
         yield f"lacks {_name_some(unknown)}, which was trained"
     criterion = f"val/{plan.measure.removeprefix('test/')}"
@@ -253,10 +260,15 @@ def count_earlier_runs(
     hypotheses: Sequence[RecordedHypothesis], cells: Iterable[CellRecord]
 ) -> tuple[RecordedHypothesis, ...]:
     """Return the hypotheses, each at least as late as the cells say that were trained before it."""
-    known = [cell.hypotheses for cell in cells if cell.hypotheses is not None]
+    cell_digests = [cell.hypotheses for cell in cells if cell.hypotheses is not None]
     return tuple(
-        replace(one, runs_ended=max(one.runs_ended, sum(digest not in own for own in known)))
-        for digest, one in zip(hash_hypotheses(hypotheses), hypotheses, strict=True)
+        replace(
+            hypothesis,
+            runs_ended=max(
+                hypothesis.runs_ended, sum(digest not in digests for digests in cell_digests)
+            ),
+        )
+        for digest, hypothesis in zip(hash_hypotheses(hypotheses), hypotheses, strict=True)
     )
 
 

@@ -50,9 +50,9 @@ def read_cells(folder: Path) -> dict[str, CellRecord]:
             name, record = _read_line(line)
         except DataError as error:
             raise DataError(f"line {number} {error.problem}", place=path) from None
-        first = cells.setdefault(name, record)
-        if first is not record and not first.is_refused:
-            cells[name] = _choose_line(first, record)
+        existing = cells.setdefault(name, record)
+        if existing is not record and not existing.is_refused:
+            cells[name] = _choose_line(existing, record)
     for old in sorted((folder / CELLS).glob("*.json")):
         if old.stem not in cells:
             cells[old.stem] = _read_old(old)
@@ -103,9 +103,9 @@ def drop_cell(folder: Path, name: str) -> None:
     """Remove the record of a cell, which then is not done."""
     path = folder / CELLS_FILE
     lines = [line for _, line in _read_lines(path)]
-    kept = [line for line in lines if _find_name(line) != name]
-    if len(kept) < len(lines):
-        _write_lines(path, kept)
+    remaining = [line for line in lines if _find_name(line) != name]
+    if len(remaining) < len(lines):
+        _write_lines(path, remaining)
     _locate_old(folder, name).unlink(missing_ok=True)
 
 
@@ -156,12 +156,12 @@ def check_cells(plan: ComparisonPlan, folder: Path) -> dict[str, CellRecord]:
 def _read_lines(path: Path) -> tuple[tuple[int, str], ...]:
     """Return the number, from 1, and the text of all lines that are whole."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise DataError(f"{PROBLEM}, {error.strerror or error}", place=path) from None
-    return _read_stamped(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+    return _read_stamped(path, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 
 # a comparison asks for its cells again after each of them; few lines are new then
@@ -169,14 +169,14 @@ def _read_lines(path: Path) -> tuple[tuple[int, str], ...]:
 def _read_stamped(path: Path, stamp: tuple[int, ...]) -> tuple[tuple[int, str], ...]:
     try:
         content = read_bytes(path)
-        text = content.decode()
+        decoded = content.decode()
     except OSError as error:
         raise DataError(f"{PROBLEM}, {error.strerror or error}", place=path) from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{PROBLEM}, line {line} is not UTF-8", place=path) from None
-    *whole, rest = text.split("\n")
-    if rest:
+    *whole, torn = decoded.split("\n")
+    if torn:
         log.warning("%s: %s", path, TORN)
     return tuple((number, line) for number, line in enumerate(whole, 1) if line)
 
@@ -204,16 +204,16 @@ def _find_name(line: str) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _choose_line(first: CellRecord, second: CellRecord) -> CellRecord:
+def _choose_line(earlier: CellRecord, later: CellRecord) -> CellRecord:
     """Return the record of a cell that has two lines: the first one, if both have equal results."""
-    if second.is_refused:
-        return second
-    unequal = list_unequal(first, second)
+    if later.is_refused:
+        return later
+    unequal = list_unequal(earlier, later)
     if not unequal:
-        return first
+        return earlier
     differences = "; ".join(map(str, unequal[:3]))
-    reason = f"{CELLS_FILE}: {first.name} has two lines: {differences}; delete one of them"
-    return _refuse(first.name, reason)
+    reason = f"{CELLS_FILE}: {earlier.name} has two lines: {differences}; delete one of them"
+    return _refuse(earlier.name, reason)
 
 
 def _read_old(path: Path) -> CellRecord:
@@ -231,8 +231,8 @@ def _build_record(plain: Any, version: int, path: Path) -> CellRecord:
     if not is_unchanged(plain):
         raise DataError(f"{EDITED}; {REMEDY}", place=path)
     if plain.get("format") != version:
-        problem = f"written by another version of zoo, format {plain.get('format')}"
-        raise DataError(problem, place=path)
+        message = f"written by another version of zoo, format {plain.get('format')}"
+        raise DataError(message, place=path)
     entries = {key: value for key, value in plain.items() if key != HASH}
     record = build_stored(CellRecord, entries, path, PROBLEM)
     return replace(record, format=FORMAT)
@@ -251,5 +251,5 @@ def _format_line(cell: CellRecord) -> str:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    write_file(io.BytesIO(text.encode()), path)
+    content = "".join(f"{line}\n" for line in lines)
+    write_file(io.BytesIO(content.encode()), path)

@@ -47,16 +47,16 @@ def read_records(folders: Sequence[str | Path]) -> dict[Identity, RecordedCell]:
     Raises:
         RecipeError: There is no such folder.
     """
-    found: dict[Identity, RecordedCell] = {}
+    cells: dict[Identity, RecordedCell] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            problem = f"{folder}: {describe_absence(folder, 'folder')}"
-            remedy = "name folders of comparisons, or leave it out"
-            raise RecipeError(ConfigIssue(ARGUMENT, "records", problem, remedy))
+            message = f"{folder}: {describe_absence(folder, 'folder')}"
+            hint = "name folders of comparisons, or leave it out"
+            raise RecipeError(ConfigIssue(ARGUMENT, "records", message, hint))
         for path in sorted(folder.rglob(PLAN)):
             for identity, recorded in _read_folder(path.parent):
-                found.setdefault(identity, recorded)
-    return found
+                cells.setdefault(identity, recorded)
+    return cells
 
 
 def _read_folder(folder: Path) -> Iterator[tuple[Identity, RecordedCell]]:
@@ -86,12 +86,12 @@ def find_recorded(
     """Return {name: recorded cell} of the planned cells that a record has."""
     if not records:
         return {}
-    found = {}
+    matches = {}
     for planned in plan.cells:
         recorded = records.get(_identify(plan, planned))
         if recorded is not None and _has_criterion(plan, planned, recorded.cell):
-            found[planned.name] = recorded
-    return found
+            matches[planned.name] = recorded
+    return matches
 
 
 def _has_criterion(plan: ComparisonPlan, planned: PlannedCell, cell: CellRecord) -> bool:
@@ -117,7 +117,7 @@ def take_recorded(
             continue
         # written anew as of this plan: names may differ, and settings are relative to its base;
         # it was trained under another plan, before or after the hypotheses of this one
-        own = replace(
+        record = replace(
             recorded.cell,
             name=name,
             variant=planned.variant,
@@ -126,10 +126,10 @@ def take_recorded(
             plan=None,
             hypotheses=None,
         )
-        records_here.append(own)
+        records_here.append(record)
         taken[name] = recorded
     if taken:
         write_cells(folder, records_here)
-        names = ", ".join(dict.fromkeys(str(one.folder) for one in taken.values()))
+        names = ", ".join(dict.fromkeys(str(source.folder) for source in taken.values()))
         log.info("%s of %d taken from %s", pluralize(len(taken), "cell"), len(plan.cells), names)
     return taken

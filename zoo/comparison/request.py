@@ -169,8 +169,8 @@ def check_request(
         read_part(chosen.part)
     if chosen.studies is not None:
         if given.get("seeds") is not None:
-            problem = "each study has a seed of its own"
-            issues.append(ConfigIssue(ARGUMENT, "seeds", problem, "leave it out"))
+            message = "each study has a seed of its own"
+            issues.append(ConfigIssue(ARGUMENT, "seeds", message, "leave it out"))
         chosen = replace(chosen, seeds=chosen.studies)
     with collect_issues(issues):
         _check_tuning(chosen, is_tuned=bool(tune))
@@ -200,7 +200,7 @@ def check_request(
             config.load(recipe, edits)
     with collect_issues(issues):
         if recipes and chosen.hypotheses:
-            names = [one.name for one in recipes]
+            names = [combination.name for combination in recipes]
             check_hypotheses(chosen.hypotheses, names, next(iter(recipes.values())))
         if chosen.question is not None:
             check_question(chosen.question, next(iter(recipes.values())))
@@ -241,44 +241,47 @@ def resolve_trials(
     assert studies is not None
     seed = next(iter(recipes.values())).seed
     trials = list_study_trials(tuning.keys, effective, studies, tuning.budget, seed)
-    variants = {one.name: one for one in recipes}
+    variants = {combination.name: combination for combination in recipes}
     combinations = []
-    for one in trials:
-        name = f"{one.variant} study {one.study} trial {one.trial}"
-        changed = apply_settings(variants[one.variant], one.settings)
-        combinations.append(replace(changed, name=name, trial_of=one.variant))
-    found = resolve_recipes(request, is_local=is_local, combinations=combinations)
-    return [(one, found[each]) for one, each in zip(trials, combinations, strict=True)]
+    for trial in trials:
+        name = f"{trial.variant} study {trial.study} trial {trial.trial}"
+        changed = apply_settings(variants[trial.variant], trial.settings)
+        combinations.append(replace(changed, name=name, trial_of=trial.variant))
+    resolved = resolve_recipes(request, is_local=is_local, combinations=combinations)
+    return [
+        (study_trial, resolved[combination])
+        for study_trial, combination in zip(trials, combinations, strict=True)
+    ]
 
 
 def _read_options(
-    given: Mapping[str, Any], issues: list[ConfigIssue]
+    requested: Mapping[str, Any], issues: list[ConfigIssue]
 ) -> tuple[CompareOptions, Callable[[], Executor] | None]:
     """Return the options, and what makes an executor; defaults and None if they have issues."""
     before = len(issues)
     cls: Any = None
     with collect_issues(issues):
-        cls = _find_executor(given.get("engine", CompareOptions.engine))
+        cls = _find_executor(requested.get("engine", CompareOptions.engine))
 
-    own = fields(CompareOptions)
+    common = fields(CompareOptions)
     special = options(cls) if cls else {}
-    known = {**own, **special}
+    allowed = {**common, **special}
     # without an engine, nobody knows which of the other options it has
-    given = {key: value for key, value in given.items() if cls or key in known}
+    requested = {key: value for key, value in requested.items() if cls or key in allowed}
     with collect_issues(issues):
-        typed = validate_given(given, known, (ENCODINGS, VARY, TUNE))
+        typed = validate_given(requested, allowed, (ENCODINGS, VARY, TUNE))
     if len(issues) > before:
         return CompareOptions(), None
-    chosen = CompareOptions(**{key: typed[key] for key in own})
+    chosen = CompareOptions(**{key: typed[key] for key in common})
     make = partial(_build_executor, cls, {key: typed[key] for key in special})
     return chosen, make
 
 
 def _find_executor(name: Any) -> Any:
-    known = registry.names("executors")
-    if name not in known:
-        remedy = nearest(str(name), known)
-        raise RecipeError(ConfigIssue(ARGUMENT, "engine", f"there is no engine {name!r}", remedy))
+    engines = registry.names("executors")
+    if name not in engines:
+        hint = nearest(str(name), engines)
+        raise RecipeError(ConfigIssue(ARGUMENT, "engine", f"there is no engine {name!r}", hint))
     return registry.find("executors", name)
 
 
@@ -291,11 +294,11 @@ def _build_executor(cls: Any, special: dict[str, Any]) -> Executor:
 
 def read_part(text: str | None) -> tuple[int, int]:
     """Return which of how many parts of the blocks is trained. Raises RecipeError if it is none."""
-    found = PART.fullmatch(text or "1/1")
-    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = PART.fullmatch(text or "1/1")
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
-        remedy = Message("write ", Setting("part", "2/5"), " for the second of five")
-        raise RecipeError(ConfigIssue(ARGUMENT, "part", f"{text!r} is no part", remedy))
+        hint = Message("write ", Setting("part", "2/5"), " for the second of five")
+        raise RecipeError(ConfigIssue(ARGUMENT, "part", f"{text!r} is no part", hint))
     return number, count
 
 
@@ -309,11 +312,11 @@ def _check_tuning(chosen: CompareOptions, *, is_tuned: bool) -> None:
     for key, (example, meaning) in meanings.items():
         is_given = getattr(chosen, key) is not None
         if is_tuned and not is_given:
-            remedy = Message("write ", Setting(key, example), meaning)
-            issues.append(ConfigIssue(ARGUMENT, key, f"tuning needs {key}", remedy))
+            hint = Message("write ", Setting(key, example), meaning)
+            issues.append(ConfigIssue(ARGUMENT, key, f"tuning needs {key}", hint))
         elif is_given and not is_tuned:
-            remedy = Message("write ", EXAMPLE, ", or leave it out")
-            issues.append(ConfigIssue(ARGUMENT, key, "nothing is tuned", remedy))
+            hint = Message("write ", EXAMPLE, ", or leave it out")
+            issues.append(ConfigIssue(ARGUMENT, key, "nothing is tuned", hint))
     if chosen.racing:
         issues += _find_racing_issues(chosen)
     if issues:
@@ -322,24 +325,28 @@ def _check_tuning(chosen: CompareOptions, *, is_tuned: bool) -> None:
 
 def _find_racing_issues(chosen: CompareOptions) -> Iterator[ConfigIssue]:
     """Yield why a comparison cannot be raced."""
-    first, last = LOOKS[0], LOOKS[-1]
+    first_look, last_look = LOOKS[0], LOOKS[-1]
     studies = chosen.studies or 0
-    remedy = Message("write ", Setting("studies", last), " with tuned keys, or leave it out")
-    if not first <= studies <= last:
-        problem = f"a race has {first} to {last} studies, with looks after {_list_looks()}"
-        yield ConfigIssue(ARGUMENT, "racing", problem, remedy)
+    hint = Message("write ", Setting("studies", last_look), " with tuned keys, or leave it out")
+    if not first_look <= studies <= last_look:
+        message = (
+            f"a race has {first_look} to {last_look} studies, with looks after {_list_looks()}"
+        )
+        yield ConfigIssue(ARGUMENT, "racing", message, hint)
     if chosen.question not in (None, TRAINED):
-        problem = f"a race asks about the condition {TRAINED}"
-        yield ConfigIssue(ARGUMENT, "question", problem, "leave it out, or do not race")
+        message = f"a race asks about the condition {TRAINED}"
+        yield ConfigIssue(ARGUMENT, "question", message, "leave it out, or do not race")
     if chosen.part is not None:
-        problem = "a look needs all studies before it, and a part has only some"
-        other = Message("leave it out; ", Setting("minutes"), " stops, and any machine continues")
-        yield ConfigIssue(ARGUMENT, "part", problem, other)
+        message = "a look needs all studies before it, and a part has only some"
+        part_hint = Message(
+            "leave it out; ", Setting("minutes"), " stops, and any machine continues"
+        )
+        yield ConfigIssue(ARGUMENT, "part", message, part_hint)
 
 
 def _list_looks() -> str:
-    *others, last = map(str, LOOKS)
-    return f"{', '.join(others)} and {last}"
+    *earlier, final = map(str, LOOKS)
+    return f"{', '.join(earlier)} and {final}"
 
 
 def apply_settings(variant: Combination, settings: Settings) -> Combination:
@@ -370,23 +377,23 @@ def resolve_recipes(
     # trials of several studies may have the same settings
     loaded: dict[str, Recipe] = {}
     for combination in combinations:
-        own: list[ConfigIssue] = []
+        recipe_issues: list[ConfigIssue] = []
         edits = repr(combination.edits)
         try:
-            with collect_issues(own):
+            with collect_issues(recipe_issues):
                 if edits not in loaded:
                     loaded[edits] = _load_recipe(request, combination, is_local, checked)
                 recipes[combination] = loaded[edits]
         except DataError as error:
             missing.append(str(error))
-        for issue in own:
+        for issue in recipe_issues:
             issues.setdefault(issue, []).append(combination.trial_of or combination.name)
 
     if issues:
         reported = []
-        count = len({one.trial_of or one.name for one in combinations})
-        for issue, found in issues.items():
-            names = dict.fromkeys(found)
+        count = len({variant.trial_of or variant.name for variant in combinations})
+        for issue, owners in issues.items():
+            names = dict.fromkeys(owners)
             is_common = len(names) == count > 1
             subject = "" if is_common else ", ".join(names)
             reported.append(replace(issue, subject=subject))
@@ -417,8 +424,8 @@ def _load_recipe(
             which trials of a variant share. It gets this one.
     """
     recipe = load_variant(request, combination)
-    rest = recipe.plain() | {"seed": None, "optim": None}
-    shared = json.dumps(rest, sort_keys=True)
+    plain = recipe.plain() | {"seed": None, "optim": None}
+    shared = json.dumps(plain, sort_keys=True)
     # activation checkpointing has wrapped the modules of a checked model
     if shared in checked and not recipe.trainer.activation_checkpointing:
         check_optimizer(recipe, checked[shared])
@@ -426,7 +433,7 @@ def _load_recipe(
     _check_single_process(recipe)
     experiment = _check_recipe(request, recipe, combination, is_local)
     # variants of a model have the same data, whose classes take seconds to count
-    if not any(_has_same_data(recipe, other.recipe) for other in checked.values()):
+    if not any(_has_same_data(recipe, earlier.recipe) for earlier in checked.values()):
         check_data(experiment, ("train",))
     checked[shared] = experiment
     return recipe
@@ -445,21 +452,25 @@ def _check_recipe(
     data = experiment.data
     has_answers = data.spec.has_answers
     if request.options.measure == "exact" and not has_answers:
-        problem = f"data {recipe.data.name} has no single answer in each window, so none is exact"
-        remedy = Message("write ", Setting("measure", "accuracy"))
-        raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
+        message = f"data {recipe.data.name} has no single answer in each window, so none is exact"
+        hint = Message("write ", Setting("measure", "accuracy"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "measure", message, hint))
     is_dense = data.spec.target_unit == "pixel"
     if request.options.measure == "miou" and not is_dense:
-        problem = f"data {recipe.data.name} has no masks, so no pixel has a class"
-        remedy = Message("write ", Setting("measure", "accuracy"))
-        raise RecipeError(ConfigIssue(ARGUMENT, "measure", problem, remedy))
+        message = f"data {recipe.data.name} has no masks, so no pixel has a class"
+        hint = Message("write ", Setting("measure", "accuracy"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "measure", message, hint))
     return experiment
 
 
-def _has_same_data(recipe: Recipe, other: Recipe) -> bool:
+def _has_same_data(recipe: Recipe, other_recipe: Recipe) -> bool:
     """Return whether two recipes read the same samples, and their tasks ignore the same class."""
-    ignored = [one.task.options.get("ignore_index") for one in (recipe, other)]
-    return recipe.data == other.data and recipe.seed == other.seed and ignored[0] == ignored[1]
+    ignored = [side.task.options.get("ignore_index") for side in (recipe, other_recipe)]
+    return (
+        recipe.data == other_recipe.data
+        and recipe.seed == other_recipe.seed
+        and ignored[0] == ignored[1]
+    )
 
 
 def _check_single_process(recipe: Recipe) -> None:
@@ -467,8 +478,8 @@ def _check_single_process(recipe: Recipe) -> None:
     issues = []
     for key, allowed in (("devices", ("auto", 1)), ("num_nodes", (1,))):
         if getattr(recipe.trainer, key) not in allowed:
-            remedy = "leave it out; several cells run at the same time"
-            issues.append(recipe.make_issue(f"trainer.{key}", "a cell is one process", remedy))
+            hint = "leave it out; several cells run at the same time"
+            issues.append(recipe.make_issue(f"trainer.{key}", "a cell is one process", hint))
     if issues:
         raise RecipeError(*issues)
 
@@ -491,10 +502,10 @@ def list_seeds(seeds: int | tuple[int, ...], recipe: Recipe) -> tuple[int, ...]:
         count = seeds
         seeds = tuple(range(recipe.seed, recipe.seed + count))
         if seeds[-1] > SEEDS.high:
-            problem = f"{count} seeds from {recipe.seed} on end past {SEEDS.high}"
-            raise RecipeError(ConfigIssue(ARGUMENT, "seeds", problem, "start at a smaller seed"))
+            message = f"{count} seeds from {recipe.seed} on end past {SEEDS.high}"
+            raise RecipeError(ConfigIssue(ARGUMENT, "seeds", message, "start at a smaller seed"))
     if not seeds or len(set(seeds)) < len(seeds):
-        problem = "the list names a seed twice" if seeds else "the list is empty"
-        remedy = Message("write ", Setting("seeds", 3), " or ", Setting("seeds", [0, 7]))
-        raise RecipeError(ConfigIssue(ARGUMENT, "seeds", problem, remedy))
+        message = "the list names a seed twice" if seeds else "the list is empty"
+        hint = Message("write ", Setting("seeds", 3), " or ", Setting("seeds", [0, 7]))
+        raise RecipeError(ConfigIssue(ARGUMENT, "seeds", message, hint))
     return seeds

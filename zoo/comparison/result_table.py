@@ -30,11 +30,11 @@ def describe_marks(levels: str) -> dict[str, str]:
 def build_result_table(comparison: Comparison) -> ResultTable:
     """Return a row for each variant, best first, and a column for each condition."""
     columns = [
-        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        {standing.variant.name: standing for standing in rank_variants(comparison, condition)}
         for condition in comparison.conditions
     ]
     measure, decimals = format_measure(comparison), count_decimals(comparison)
-    first = next(iter(columns), {})
+    first_column = next(iter(columns), {})
     return ResultTable(
         head=" \u00d7 ".join(axis.title for axis in comparison.axes) or "variant",
         columns=tuple(
@@ -50,7 +50,7 @@ def build_result_table(comparison: Comparison) -> ResultTable:
             ResultRow(
                 name=name, values=tuple(build_value(comparison, column[name]) for column in columns)
             )
-            for name in first
+            for name in first_column
         ),
         caption=_write_caption(comparison),
         label=comparison.recipe,
@@ -88,9 +88,9 @@ def _write_caption(comparison: Comparison) -> str:
             "tell a difference from chance."
         )
     kinds: dict[str, list[str]] = {}
-    for one in comparison.variants:
-        for kind in one.flag_kinds:
-            kinds.setdefault(kind, []).append(one.name)
-    flags = "; ".join(f"{kind} of {join_names(own)}" for kind, own in kinds.items())
+    for variant in comparison.variants:
+        for kind in variant.flag_kinds:
+            kinds.setdefault(kind, []).append(variant.name)
+    flags = "; ".join(f"{kind} of {join_names(names)}" for kind, names in kinds.items())
     parts += [f"Not as in most: {flags}."] if flags else []
     return " ".join(part for part in parts if part)

@@ -81,10 +81,10 @@ class CellMeasurement:
         if not self.position_edges:
             return [*self.position_losses]
         widths = (high - low for low, high in pairwise(self.position_edges))
-        found: list[float | None] = []
+        losses: list[float | None] = []
         for loss, width in zip(self.position_losses, widths, strict=False):
-            found += [loss] * width
-        return found
+            losses += [loss] * width
+        return losses
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ class ComparisonCell(TrainedCell):
     @cached_property
     def by_condition(self) -> Mapping[str, CellMeasurement]:
         """{name of a condition: what was measured under it}."""
-        return {one.condition.name: one for one in reversed(self.measurements)}
+        return {
+            measurement.condition.name: measurement for measurement in reversed(self.measurements)
+        }
 
     def find(self, condition: Condition) -> CellMeasurement:
         """Return what was measured under a condition; without metrics if nothing was."""
@@ -319,7 +321,7 @@ class RaceResult:
 
     def find_stopped(self, variant: str) -> StoppedVariant | None:
         """Return what stopped a variant; None if nothing did."""
-        return next((one for one in self.stopped if one.variant == variant), None)
+        return next((stopped for stopped in self.stopped if stopped.variant == variant), None)
 
     def is_trained(self, variant: str, study: int) -> bool:
         """Return whether a variant is trained in a study, as far as the looks tell."""
@@ -450,8 +452,8 @@ class Comparison(ComparisonSubject):
     @property
     def extrapolation_methods(self) -> tuple[str, ...]:
         """The extrapolation methods of the conditions with their factors, each once."""
-        found = (one.method for one in self.conditions)
-        return tuple(dict.fromkeys(method for method in found if method is not None))
+        methods = (condition.method for condition in self.conditions)
+        return tuple(dict.fromkeys(method for method in methods if method is not None))
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -460,26 +462,26 @@ class Comparison(ComparisonSubject):
 
     def find_condition(self, name: str) -> Condition:
         """Return the condition of a name. Raises KeyError if there is none."""
-        return {one.name: one for one in self.conditions}[name]
+        return {condition.name: condition for condition in self.conditions}[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON can hold it; `read` gives it back."""
-        found: dict[str, Any] = finite(to_plain(self))
+        plain: dict[str, Any] = finite(to_plain(self))
         if self.target is None:
-            del found["target"]
-        return found
+            del plain["target"]
+        return plain
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the comparison of a file. Raises DataError if it holds none."""
-        found = read_json(path, "holds no comparison")
-        if isinstance(found, dict):
+        plain = read_json(path, "holds no comparison")
+        if isinstance(plain, dict):
             # computed anew from the cells, so that an edited or older analysis is never believed
-            found = {key: value for key, value in found.items() if key not in ANALYSIS}
-            if found.pop("tuning", None) is not None:
-                problem = "was tuned once before its seeds, which zoo no longer reads"
-                raise DataError(f"{problem}; compare in studies instead", place=path)
-        return build_stored(cls, found, path, "holds no comparison")
+            plain = {key: value for key, value in plain.items() if key not in ANALYSIS}
+            if plain.pop("tuning", None) is not None:
+                message = "was tuned once before its seeds, which zoo no longer reads"
+                raise DataError(f"{message}; compare in studies instead", place=path)
+        return build_stored(cls, plain, path, "holds no comparison")
 
 
 def find_direction(measure: str) -> Better:

@@ -81,20 +81,20 @@ class CellRunner:
         """
         pairs = zip(self.plan.cells, processes, strict=True)
         # a driver that was killed may have left cells that are done without their records
-        given = [
+        remaining = [
             (cell, process)
             for cell, process in pairs
             if self._keep(cell) is None and self._read_state(cell) != "done"
         ]
-        self.done = len(processes) - len(given)
+        self.done = len(processes) - len(remaining)
         log.info(
             "%s: %d of %d cells are done, %d run at the same time",
             self.folder,
             self.done,
             len(processes),
-            min(self.resources.jobs, len(given)),
+            min(self.resources.jobs, len(remaining)),
         )
-        if not given:
+        if not remaining:
             return None
 
         ticker = Ticker()
@@ -102,10 +102,10 @@ class CellRunner:
         try:
             with stop_on_signal() as received:
                 try:
-                    self.executor.start([process for _, process in given], self.resources)
+                    self.executor.start([process for _, process in remaining], self.resources)
                 finally:
                     # also of those that were given before a signal came
-                    cells = [cell for cell, _ in given]
+                    cells = [cell for cell, _ in remaining]
                     self.pending = list(zip(cells, self.executor.handles, strict=False))
                 self._follow(ticker)
             ticker("")
@@ -131,9 +131,9 @@ class CellRunner:
         running = sum(handle.running() for _, handle in self.pending)
         log.info("%s: %d cells save their state; a second signal kills them", signal.name, running)
         self.executor.stop(signal)
-        with stop_on_signal() as again:
+        with stop_on_signal() as second_signal:
             self._wait()
-        if again:
+        if second_signal:
             self.executor.stop(SIGKILL)
             self._wait()
 
@@ -193,8 +193,8 @@ class CellRunner:
     def _describe_cell(self, planned: PlannedCell, record: CellRecord) -> str:
         if planned.trial is not None and not record.is_tested:
             value, criterion = record.value, record.criterion
-            text = "non-finite" if value is None else f"{criterion} {value:.4f}"
-            return f"{text}; {self.done} of {len(self.plan.cells)} trials"
+            outcome = "non-finite" if value is None else f"{criterion} {value:.4f}"
+            return f"{outcome}; {self.done} of {len(self.plan.cells)} trials"
         value = record.test.get(self.plan.measure)
         reached = "" if value is None else f"{self.plan.measure} {value:.4f}, "
         duration = format_duration(60 * (record.minutes or 0))
@@ -203,14 +203,14 @@ class CellRunner:
     def _describe_progress(self) -> str:
         share, count = self._sum_progress(), len(self.plan.cells)
         running = sum(handle.running() for _, handle in self.pending)
-        text = f"{count - len(self.pending)} of {count} cells ended, {running} running"
+        summary = f"{count - len(self.pending)} of {count} cells ended, {running} running"
         gained, elapsed = share - self.start_share, time.monotonic() - self.start_time
         if gained <= 0 or elapsed < ESTIMATE_SECONDS:
-            return text
-        every = count + self.following
-        seconds = elapsed * (every - share) / gained
-        whole = f" for all {every}" if self.following else ""
-        return f"{text}, {format_duration(seconds)} left{whole}"
+            return summary
+        total_cells = count + self.following
+        seconds = elapsed * (total_cells - share) / gained
+        whole = f" for all {total_cells}" if self.following else ""
+        return f"{summary}, {format_duration(seconds)} left{whole}"
 
     def _sum_progress(self) -> float:
         """Return how many cells' worth of training is done."""

@@ -38,14 +38,14 @@ class ScalingLine:
 
 def find_size_axis(comparison: Comparison) -> Axis | None:
     """Return the only varied number of the model, if a loss is compared at three sizes or more."""
-    found = [
+    axes = [
         axis
         for axis in comparison.axes
         if axis.key.startswith("model.")
         and len(axis.settings) >= LEAST
-        and all(type(one) in (int, float) for one in axis.settings)
+        and all(type(size) in (int, float) for size in axis.settings)
     ]
-    return found[0] if len(found) == 1 and comparison.better == "low" else None
+    return axes[0] if len(axes) == 1 and comparison.better == "low" else None
 
 
 def fit_scaling(comparison: Comparison) -> list[ScalingLine]:
@@ -58,11 +58,11 @@ def fit_scaling(comparison: Comparison) -> list[ScalingLine]:
         return []
     groups: dict[str, list[Variant]] = {}
     for variant in comparison.variants:
-        others = [value for key, value in variant.values.items() if key != axis.key]
-        groups.setdefault(" ".join(others), []).append(variant)
-    lines = [_fit_line(comparison, name, own) for name, own in groups.items()]
-    known = [line for line in lines if line is not None]
-    return sorted(known, key=lambda line: line.slope.mean)
+        labels = [value for key, value in variant.values.items() if key != axis.key]
+        groups.setdefault(" ".join(labels), []).append(variant)
+    lines = [_fit_line(comparison, name, variants) for name, variants in groups.items()]
+    fitted = [line for line in lines if line is not None]
+    return sorted(fitted, key=lambda line: line.slope.mean)
 
 
 def _fit_line(comparison: Comparison, name: str, variants: list[Variant]) -> ScalingLine | None:
@@ -78,9 +78,9 @@ def _fit_line(comparison: Comparison, name: str, variants: list[Variant]) -> Sca
         for seed, value in positive.items():
             points.setdefault(seed, []).append((log(sizes[0]), log(value)))
     slopes = [
-        linear_regression(*zip(*own, strict=True)).slope
-        for own in points.values()
-        if len({size for size, _ in own}) >= LEAST
+        linear_regression(*zip(*pairs, strict=True)).slope
+        for pairs in points.values()
+        if len({size for size, _ in pairs}) >= LEAST
     ]
     if not slopes:
         return None

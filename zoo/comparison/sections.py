@@ -29,7 +29,10 @@ def build_compute_section(comparison: Comparison) -> ReportSection | None:
     rows = [
         [
             variant.name,
-            *(format_fixed(own.get(variant.name), COMPUTE_DECIMALS) for own in values.values()),
+            *(
+                format_fixed(metrics.get(variant.name), COMPUTE_DECIMALS)
+                for metrics in values.values()
+            ),
         ]
         for variant in comparison.variants
     ]

@@ -61,13 +61,13 @@ def compare_steps(
 
     shared = sorted(one.keys() & other.keys())
     if len(shared) < 3 or not any(
-        found[study].is_solved for found in (one, other) for study in shared
+        variant_steps[study].is_solved for variant_steps in (one, other) for study in shared
     ):
         return None
     samples = []
-    for found in (one, other):
-        solved = [found[study].steps for study in shared if found[study].is_solved]
-        censored = [found[study].steps for study in shared if not found[study].is_solved]
+    for steps in (one, other):
+        solved = [steps[study].steps for study in shared if steps[study].is_solved]
+        censored = [steps[study].steps for study in shared if not steps[study].is_solved]
         samples.append(stats.CensoredData(uncensored=solved, right=censored))
     # 0 / 0 where nothing varies, as if all solve the task at the same validation
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -117,8 +117,8 @@ def count_solved(
     if comparison.target is not None or not can_be_solved or comparison.better != "high":
         return None
     solved = [value for value in values.values() if value >= SOLVED]
-    others = [value for value in values.values() if value < SOLVED]
-    is_split = bool(solved and others) and min(solved) - max(others) > GAP
+    unsolved = [value for value in values.values() if value < SOLVED]
+    is_split = bool(solved and unsolved) and min(solved) - max(unsolved) > GAP
     return SolvedCount(len(solved), len(values), is_split)
 
 
@@ -142,12 +142,12 @@ class SolvingSpeed:
     @property
     def solved(self) -> int:
         """How many seeds solved the task."""
-        return sum(one.is_solved for one in self.steps.values())
+        return sum(steps.is_solved for steps in self.steps.values())
 
     @property
     def median(self) -> int | None:
         """The step by which half of the seeds had solved it; None if fewer did."""
-        solved = sorted(one.steps for one in self.steps.values() if one.is_solved)
+        solved = sorted(steps.steps for steps in self.steps.values() if steps.is_solved)
         half = (len(self.steps) + 1) // 2
         return solved[half - 1] if len(solved) >= half else None
 
@@ -166,39 +166,42 @@ def rank_speeds(comparison: Comparison) -> list[SolvingSpeed]:
     Returns:
         The variants with a finished seed; none if the task cannot be solved.
     """
-    found = []
+    speeds = []
     for variant in comparison.variants:
-        own = {
+        solving_steps = {
             cell.seed: cell.steps_to_solve
             for cell in variant.cells
             if cell.state == "done" and cell.steps_to_solve is not None
         }
-        if own:
+        if solving_steps:
             minutes = {
-                cell.seed: cell.minutes * own[cell.seed].steps / cell.steps
+                cell.seed: cell.minutes * solving_steps[cell.seed].steps / cell.steps
                 for cell in variant.cells
-                if cell.seed in own and own[cell.seed].is_solved and cell.minutes and cell.steps
+                if cell.seed in solving_steps
+                and solving_steps[cell.seed].is_solved
+                and cell.minutes
+                and cell.steps
             }
-            found.append(SolvingSpeed(variant=variant.name, steps=own, minutes=minutes))
-    found.sort(key=lambda one: fmean(each.steps for each in one.steps.values()))
-    pairs = comb(len(found), 2)
-    ranked = found[:1]
-    for one in found[1:]:
-        p_value = compare_steps(found[0].steps, one.steps)
+            speeds.append(SolvingSpeed(variant=variant.name, steps=solving_steps, minutes=minutes))
+    speeds.sort(key=lambda candidate: fmean(steps.steps for steps in candidate.steps.values()))
+    pairs = comb(len(speeds), 2)
+    ranked = speeds[:1]
+    for speed in speeds[1:]:
+        p_value = compare_steps(speeds[0].steps, speed.steps)
         corrected = None if p_value is None else min(1.0, pairs * p_value)
-        ranked.append(replace(one, p_value=corrected))
+        ranked.append(replace(speed, p_value=corrected))
     return ranked
 
 
 def describe_speeds(comparison: Comparison) -> dict[str, Any]:
     """Return how soon each variant solved the task as plain data, for results.json."""
-    found: dict[str, Any] = {}
-    for one in rank_speeds(comparison):
-        own = {"solved": one.solved, "median": one.median, "p_value": one.p_value}
-        found[one.variant] = own | (
-            {} if comparison.target is None else {"minutes": one.median_minutes}
+    described: dict[str, Any] = {}
+    for speed in rank_speeds(comparison):
+        entry = {"solved": speed.solved, "median": speed.median, "p_value": speed.p_value}
+        described[speed.variant] = entry | (
+            {} if comparison.target is None else {"minutes": speed.median_minutes}
         )
-    return found
+    return described
 
 
 def list_speed_heads(comparison: Comparison) -> list[str]:
@@ -212,33 +215,33 @@ def list_speed_rows(comparison: Comparison) -> list[list[str]]:
     has_minutes = comparison.target is not None
     return [
         [
-            one.variant,
-            f"{one.solved} of {len(one.steps)}",
-            f"> {max(each.steps for each in one.steps.values())}"
-            if one.median is None
-            else f"{one.median}",
-            *([_format_minutes(one.median_minutes)] if has_minutes else []),
+            speed.variant,
+            f"{speed.solved} of {len(speed.steps)}",
+            f"> {max(steps.steps for steps in speed.steps.values())}"
+            if speed.median is None
+            else f"{speed.median}",
+            *([_format_minutes(speed.median_minutes)] if has_minutes else []),
             ", ".join(
-                f"{each.steps}" if each.is_solved else f"> {each.steps}"
-                for _, each in sorted(one.steps.items())
+                f"{steps.steps}" if steps.is_solved else f"> {steps.steps}"
+                for _, steps in sorted(speed.steps.items())
             ),
-            "" if one.p_value is None else format_p_value(one.p_value),
+            "" if speed.p_value is None else format_p_value(speed.p_value),
         ]
-        for one in rank_speeds(comparison)
+        for speed in rank_speeds(comparison)
     ]
 
 
 def explain_speeds(comparison: Comparison) -> str:
     """Explain the table of steps to solve."""
     word = "study" if comparison.studies else "seed"
-    first = f"The first validation with an accuracy of {SOLVED:g}."
+    lead = f"The first validation with an accuracy of {SOLVED:g}."
     if comparison.target is not None:
-        first = (
+        lead = (
             f"The first validation whose monitored metric reached {comparison.target:g}, and the "
             f"median of the minutes of training until then, over those that reached it."
         )
     return (
-        f"{first} A {word} that did not reach it is "
+        f"{lead} A {word} that did not reach it is "
         "censored: > 3000 means that training ended at step 3000 before. p: log-rank test against "
         "the fastest, corrected for all pairs of variants (Bonferroni); it takes samples as "
         "independent, which is conservative where a seed slows down all variants."

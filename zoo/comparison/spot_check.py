@@ -92,10 +92,10 @@ class CheckResult:
             return f"{place}: equal to the last digit{drawn}"
         machines = f"trained on {self.machine or 'an unknown processor'}, here on "
         lines = [f"{place}: {self.verdict}{drawn}", f"  {machines}{self.machine_here}"]
-        lines += [f"  {one}" for one in self.reasons]
+        lines += [f"  {reason}" for reason in self.reasons]
         count = len(self.differences)
         lines.append(f"  {pluralize(count, 'field')} not equal to the last digit:")
-        lines += [f"    {one}" for one in self.differences[:MAX_SHOWN]]
+        lines += [f"    {difference}" for difference in self.differences[:MAX_SHOWN]]
         if count > MAX_SHOWN:
             lines.append(f"    and {count - MAX_SHOWN} more")
         return "\n".join(lines)
@@ -117,8 +117,8 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
     cells = check_cells(plan, folder)
     planned = {cell.name: cell for cell in plan.cells}
     if options.cell is not None and options.cell not in planned:
-        problem = f"there is no cell {options.cell!r}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "cell", problem, nearest(options.cell, planned)))
+        message = f"there is no cell {options.cell!r}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "cell", message, nearest(options.cell, planned)))
     if options.cell is not None and options.cell not in cells:
         raise DataError(_describe_unfinished(plan, folder, planned[options.cell]))
     if not cells:
@@ -129,8 +129,8 @@ def check(folder: Path, options: CheckOptions) -> CheckResult:
     log.info("%s: training %s again", folder, name)
     recorded = cells[name]
     # tested only if the recorded cell was: a trial must not read test samples
-    again = _train_again(plan, planned[name], is_tested=recorded.is_tested)
-    judgement = judge(plan, planned[name], cells, again)
+    retrained = _train_again(plan, planned[name], is_tested=recorded.is_tested)
+    judgement = judge(plan, planned[name], cells, retrained)
     return replace(judgement, path=folder / CELLS_FILE, draw=draw)
 
 
@@ -173,7 +173,7 @@ def judge(
     recorded = cells[planned.name]
     # what was planned and predicted then is no matter of training
     again = replace(again, plan=recorded.plan, hypotheses=recorded.hypotheses)
-    differences = tuple(str(one) for one in list_unequal(recorded, again))
+    differences = tuple(str(value) for value in list_unequal(recorded, again))
     result = CheckResult(
         path=Path(CELLS_FILE),
         cell=planned.name,
@@ -197,7 +197,7 @@ def judge(
     reasons += apart
     shares = list_shares(recorded, again)
     counts = count_samples(planned)
-    moved = [one.text for one in shares if not one.is_near(counts[one.split])]
+    moved = [share.text for share in shares if not share.is_near(counts[share.split])]
     if not apart and not moved and (shares or not unknown):
         if shares:
             reasons.append("accuracies differ by at most one sample")
@@ -231,16 +231,16 @@ def compare_beginnings(
     same: list[str] = []
     apart: list[str] = []
     unknown: list[str] = []
-    for what, one, other in (
+    for feature, before, after in (
         ("number of parameters", recorded.parameters, again.parameters),
         ("planned steps", recorded.planned_steps, again.planned_steps),
         ("order of samples", recorded.order, again.order),
         ("initial weights", *_digest_weights(recorded, again)),
     ):
-        if one == other:
-            same.append(what)
+        if before == after:
+            same.append(feature)
         else:
-            apart.append(f"not equal at the beginning: {what}")
+            apart.append(f"not equal at the beginning: {feature}")
     if recorded.first_losses is None or again.first_losses is None:
         unknown.append("losses of the first batches")
     else:
@@ -249,18 +249,18 @@ def compare_beginnings(
     return same, apart, unknown
 
 
-def _digest_weights(recorded: CellRecord, again: CellRecord) -> tuple[object, object]:
+def _digest_weights(recorded: CellRecord, retrained: CellRecord) -> tuple[object, object]:
     """Return the digests of all initial weights, or those by module of cells that lack them."""
-    if recorded.initial_weights is None or again.initial_weights is None:
-        return group_by_module(recorded.weights), group_by_module(again.weights)
-    return recorded.initial_weights, again.initial_weights
+    if recorded.initial_weights is None or retrained.initial_weights is None:
+        return group_by_module(recorded.weights), group_by_module(retrained.weights)
+    return recorded.initial_weights, retrained.initial_weights
 
 
-def _compare_losses(recorded: Sequence[float | None], again: Sequence[float | None]) -> str:
+def _compare_losses(recorded: Sequence[float | None], retrained: Sequence[float | None]) -> str:
     """Return how the first losses differ by more than rounding; empty if they do not."""
-    if len(recorded) != len(again):
-        return f"{len(recorded)} first losses were recorded, and {len(again)} here"
-    for number, (before, after) in enumerate(zip(recorded, again, strict=True)):
+    if len(recorded) != len(retrained):
+        return f"{len(recorded)} first losses were recorded, and {len(retrained)} here"
+    for number, (before, after) in enumerate(zip(recorded, retrained, strict=True)):
         tolerance = EARLY_TOLERANCE if number else FIRST_TOLERANCE
         if before is None or after is None:
             is_near = before is after
@@ -309,11 +309,15 @@ def count_samples(planned: PlannedCell) -> dict[str, int]:
 
 def list_shares(recorded: CellRecord, again: CellRecord) -> list[ComparedShare]:
     """List the shares of samples that the recorded cell has, with those of the second training."""
-    theirs = {one.condition.name: one.metrics for one in again.measured}
+    theirs = {measurement.condition.name: measurement.metrics for measurement in again.measured}
     triples = [("", recorded.test, again.test)]
     triples += [
-        (f" at {one.condition.name}", one.metrics, theirs.get(one.condition.name, {}))
-        for one in recorded.measured
+        (
+            f" at {measurement.condition.name}",
+            measurement.metrics,
+            theirs.get(measurement.condition.name, {}),
+        )
+        for measurement in recorded.measured
     ]
     if recorded.criterion:
         triples.append(("", {recorded.criterion: recorded.value}, {again.criterion: again.value}))
@@ -331,7 +335,10 @@ def list_shares(recorded: CellRecord, again: CellRecord) -> list[ComparedShare]:
 
 
 def _compare_with_spread(
-    plan: ComparisonPlan, planned: PlannedCell, cells: Mapping[str, CellRecord], again: CellRecord
+    plan: ComparisonPlan,
+    planned: PlannedCell,
+    cells: Mapping[str, CellRecord],
+    retrained: CellRecord,
 ) -> tuple[bool, str]:
     """Compare the difference of the measure with the spread of the studies of the variant.
 
@@ -341,33 +348,33 @@ def _compare_with_spread(
     recorded = cells[planned.name]
     if recorded.is_tested:
         name = plan.measure
-        before, after = recorded.test.get(name), again.test.get(name)
+        before, after = recorded.test.get(name), retrained.test.get(name)
         values = [
             cell.test.get(plan.measure)
             for cell in cells.values()
             if cell.variant == planned.variant and cell.is_tested
         ]
     else:
-        name, before, after = recorded.criterion, recorded.value, again.value
+        name, before, after = recorded.criterion, recorded.value, retrained.value
         values = [
             cell.value
             for cell in cells.values()
             if cell.variant == planned.variant and cell.trial == planned.trial
         ]
-    known = [value for value in values if value is not None]
+    present = [value for value in values if value is not None]
     if before is None or after is None:
         return before is after, f"{name} was {before}, and is {after} here"
-    text = f"{name} was {before:.5g}, and is {after:.5g} here"
-    if len(known) < 2:
-        return False, f"{text}; one study of {planned.variant} tells no spread"
-    spread = stdev(known)
+    shown = f"{name} was {before:.5g}, and is {after:.5g} here"
+    if len(present) < 2:
+        return False, f"{shown}; one study of {planned.variant} tells no spread"
+    spread = stdev(present)
     # the two trainings differ by chance, each with this spread
     bound = SPREAD * math.sqrt(2) * spread
     is_within = abs(after - before) <= bound
     within = "within" if is_within else "outside"
     return is_within, (
-        f"{text}: {within} {bound:.2g}, which chance explains (three standard deviations of the "
-        f"difference of two of the {len(known)} studies of {planned.variant})"
+        f"{shown}: {within} {bound:.2g}, which chance explains (three standard deviations of the "
+        f"difference of two of the {len(present)} studies of {planned.variant})"
     )
 
 

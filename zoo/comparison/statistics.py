@@ -214,26 +214,31 @@ def measure_noise(values: Values) -> Noise:
         values: Finite values; variants with one value are left out.
     """
     samples = find_samples([value for row in values.values() for value in row.values()])
-    own = {name: found for name, found in values.items() if len(found) > 1}
-    seeds = max((len(found) for found in own.values()), default=0)
-    if len(own) < 2:
+    repeated = {name: by_seed for name, by_seed in values.items() if len(by_seed) > 1}
+    seeds = max((len(by_seed) for by_seed in repeated.values()), default=0)
+    if len(repeated) < 2:
         return Noise(
-            variants=len(own), seeds=seeds, deviation=0.0, freedom=0, variances={}, samples=samples
+            variants=len(repeated),
+            seeds=seeds,
+            deviation=0.0,
+            freedom=0,
+            variances={},
+            samples=samples,
         )
 
     # E[squares] = shares @ variances (Grubbs): solved below for the variances
-    squares, shares, freedom = _fit_layout(own)
+    squares, shares, freedom = _fit_layout(repeated)
     variances = {}
-    if len(own) >= FEWEST_VARIANTS and freedom > 0:
-        variances = dict(zip(own, _solve_variances(squares, shares).tolist(), strict=True))
+    if len(repeated) >= FEWEST_VARIANTS and freedom > 0:
+        variances = dict(zip(repeated, _solve_variances(squares, shares).tolist(), strict=True))
     return Noise(
-        variants=len(own),
+        variants=len(repeated),
         seeds=seeds,
         deviation=sqrt(float(squares.sum()) / freedom) if freedom > 0 else 0.0,
         freedom=max(0, freedom),
         variances=variances,
         samples=samples,
-        warning=_find_unequal(own, squares),
+        warning=_find_unequal(repeated, squares),
     )
 
 
@@ -285,19 +290,19 @@ def compare_all(
     Returns:
         {variant: its difference to the first}, of variants that share a seed with it.
     """
-    found = {}
-    for name, own in values.items():
-        if name == first or not own.keys() & values[first].keys():
+    differences = {}
+    for name, by_seed in values.items():
+        if name == first or not by_seed.keys() & values[first].keys():
             continue
         pair = compare_pair(values, Pair(name, first), noise, is_guarded=is_guarded)
         needed = MANY_NEED if is_guarded and noise.variants >= MANY else FEWEST
         if isinstance(pair, PairedMean) and pair.count < needed:
             pair = Estimate(pair.mean, None, None, pair.count)
         if isinstance(pair, Estimate):
-            found[name] = Difference(estimate=pair, p_value=None)
+            differences[name] = Difference(estimate=pair, p_value=None)
             continue
-        found[name] = _judge_pair(pair, noise.variants, bounds, level)
-    return found
+        differences[name] = _judge_pair(pair, noise.variants, bounds, level)
+    return differences
 
 
 def compare_named(
@@ -323,16 +328,16 @@ def compare_named(
         {pair: difference}, of pairs that share a seed.
     """
     size = max(family or 0, len(pairs))
-    found = {}
+    differences = {}
     for pair in pairs:
         if not values.get(pair.one, {}).keys() & values.get(pair.other, {}).keys():
             continue
         mean = compare_pair(values, pair, noise)
         if isinstance(mean, Estimate):
-            found[pair] = Difference(estimate=mean, p_value=None)
+            differences[pair] = Difference(estimate=mean, p_value=None)
             continue
-        found[pair] = _judge_by_bonferroni(mean, size, bounds, level)
-    return found
+        differences[pair] = _judge_by_bonferroni(mean, size, bounds, level)
+    return differences
 
 
 def compare_pair(
@@ -343,19 +348,19 @@ def compare_pair(
     An Estimate without an interval if it shares fewer than three seeds, or differs by the same in
     all of them.
     """
-    one, other = values[pair.one], values[pair.other]
-    seeds = sorted(one.keys() & other.keys())
-    differences = [one[seed] - other[seed] for seed in seeds]
+    left, right = values[pair.one], values[pair.other]
+    seeds = sorted(left.keys() & right.keys())
+    differences = [left[seed] - right[seed] for seed in seeds]
     mean, count = fmean(differences) - pair.margin, len(differences)
-    scale = max(map(abs, (*one.values(), *other.values())))
+    scale = max(map(abs, (*left.values(), *right.values())))
     is_constant = max(differences) - min(differences) <= ROUNDING * scale
     if count < FEWEST or (is_guarded and is_constant):
         return Estimate(mean, None, None, count)
 
     effects = _average_seeds(values, seeds)
     permutation = permute(
-        tuple(one[seed] - pair.margin - effects[seed] for seed in seeds),
-        tuple(other[seed] - effects[seed] for seed in seeds),
+        tuple(left[seed] - pair.margin - effects[seed] for seed in seeds),
+        tuple(right[seed] - effects[seed] for seed in seeds),
     )
     squared, freedom = _vary(differences), float(count - 1)
     if pair.one in noise.variances and pair.other in noise.variances:
@@ -363,7 +368,7 @@ def compare_pair(
         total = sum(parts)
         if total > 0:
             # Satterthwaite 1946, in halves, so that quantiles are found once
-            owned = (len(one) - 1, len(other) - 1)
+            owned = (len(left) - 1, len(right) - 1)
             rate = sum(part**2 / degrees for part, degrees in zip(parts, owned, strict=True))
             freedom = floor(2 * total**2 / rate + ROUNDING) / 2
         # the larger of both: variances alone assume that noise of the two variants is independent
@@ -395,13 +400,13 @@ def permute(first: tuple[float, ...], second: tuple[float, ...]) -> Permutation:
         first: The values of one variant.
         second: As many of the other.
     """
-    count, every = len(first), np.array([*first, *second])
+    count, pooled = len(first), np.array([*first, *second])
     total = comb(2 * count, count)
     chosen = _list_assignments(count)
     # twice the sum of those that one variant gets, less the sum of all: the difference of sums
-    differences = np.abs(2 * (chosen @ every) - every.sum())
+    differences = np.abs(2 * (chosen @ pooled) - pooled.sum())
     observed = abs(sum(first) - sum(second))
-    as_large = differences >= observed - ROUNDING * np.abs(every).sum()
+    as_large = differences >= observed - ROUNDING * np.abs(pooled).sum()
     # of assignments that are drawn, the observed one alone may be as large
     smallest = max(2 / total, 1 / len(chosen))
     return Permutation(p_value=float(as_large.mean()), smallest=smallest)
@@ -452,16 +457,16 @@ def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL)
         noise: What `measure_noise` found for the same values.
         level: Probability that all intervals hold their true differences.
     """
-    every = [
-        compare_pair(values, Pair(one, other), noise)
-        for one, other in combinations(values, 2)
-        if values[one].keys() & values[other].keys()
+    means = [
+        compare_pair(values, Pair(name, other_name), noise)
+        for name, other_name in combinations(values, 2)
+        if values[name].keys() & values[other_name].keys()
     ]
-    found = [one for one in every if isinstance(one, PairedMean)]
-    if not found or (noise.variants >= MANY and noise.seeds < MANY_NEED):
+    paired = [mean for mean in means if isinstance(mean, PairedMean)]
+    if not paired or (noise.variants >= MANY and noise.seeds < MANY_NEED):
         return None
     # of all pairs, since the smallest difference is stated once for the whole comparison
-    error, freedom = median(one.error for one in found), median(one.freedom for one in found)
+    error, freedom = median(mean.error for mean in paired), median(mean.freedom for mean in paired)
     judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, level)
     return _find_shift(judged.estimate.high or 0.0, freedom) * error
 
@@ -510,8 +515,10 @@ def compare_equality(
     def estimate(margin: float, own_level: float) -> Estimate | None:
         # each in a call of its own: the family is that of the hypotheses
         named = pair._replace(margin=margin)
-        found = compare_named(values, [named], noise, family=family, level=own_level).get(named)
-        return found.estimate if found else None
+        difference = compare_named(values, [named], noise, family=family, level=own_level).get(
+            named
+        )
+        return difference.estimate if difference else None
 
     shown = estimate(0.0, 2 * level - 1)
     if shown is None or shown.low is None:
@@ -525,9 +532,9 @@ def compare_equality(
     )
 
 
-def _lies(found: Estimate | None, side: int) -> bool:
+def _lies(estimate: Estimate | None, side: int) -> bool:
     """Return whether an interval lies on one side of 0."""
-    return found is not None and excludes_zero(found) and side * found.mean > 0
+    return estimate is not None and excludes_zero(estimate) and side * estimate.mean > 0
 
 
 @lru_cache(maxsize=512)
@@ -574,16 +581,16 @@ def _fit_layout(values: Values) -> tuple[NDArray[np.float64], NDArray[np.float64
         The sum of squared residuals [V] of each variant, the shares [V, V] of each variant's
         variance in the expectation of these sums, and the degrees of freedom of all residuals.
     """
-    seeds = sorted({seed for own in values.values() for seed in own})
+    seeds = sorted({seed for observed in values.values() for seed in observed})
     count = len(values)
-    if all(len(own) == len(seeds) for own in values.values()):
+    if all(len(observed) == len(seeds) for observed in values.values()):
         # without gaps, the effects are means of rows and columns, and no matrix is inverted
-        table = np.array([[own[seed] for seed in seeds] for own in values.values()])
+        table = np.array([[observed[seed] for seed in seeds] for observed in values.values()])
         return measure_table(table)
 
     rows, targets, owners = [], [], []
-    for number, own in enumerate(values.values()):
-        for seed, value in own.items():
+    for number, by_seed in enumerate(values.values()):
+        for seed, value in by_seed.items():
             row = np.zeros(count + len(seeds))
             row[number] = row[count + seeds.index(seed)] = 1
             rows.append(row)
@@ -641,8 +648,8 @@ def measure_pairs(
     squared = np.asarray(np.square(paired).sum(-1) / (seeds - 1), dtype=np.float64)
     degrees = np.full((count, count), float(seeds - 1))
     if count >= FEWEST_VARIANTS:
-        own = _solve_variances(squares, shares)
-        total, rate = own[:, None] + own, own[:, None] ** 2 + own**2
+        variances = _solve_variances(squares, shares)
+        total, rate = variances[:, None] + variances, variances[:, None] ** 2 + variances**2
         np.divide(degrees * total**2, rate, out=degrees, where=rate > 0)
         np.maximum(squared, total, out=squared)
     squared /= seeds
@@ -660,13 +667,13 @@ def _solve_variances(
 
 def _find_unequal(values: Values, squares: NDArray[np.float64]) -> str:
     """Describe which variant obviously has another variance than the others, if one has."""
-    constant = [f"`{name}`" for name, own in values.items() if len(set(own.values())) == 1]
+    constant = [f"`{name}`" for name, by_seed in values.items() if len(set(by_seed.values())) == 1]
     if constant and len(constant) < len(values):
         verb = "has" if len(constant) == 1 else "each have"
         shown = ", ".join(constant[:3]) + (" and others" if len(constant) > 3 else "")
         return f"{shown} {verb} the same value for all seeds"
     count = len(values)
-    freedom = max(len(own) for own in values.values()) - 1
+    freedom = max(len(by_seed) for by_seed in values.values()) - 1
     if count < 3 or not squares.any():
         return ""
     if float(squares.max() / squares.sum()) <= _find_largest_share(count, freedom):

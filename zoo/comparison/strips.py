@@ -95,7 +95,7 @@ def explain_strips(
         yield f"filled: the {extreme}"
     if "possible" in verdicts:
         yield "open: may be best too"
-    grey = [text for verdict, text in GREY.items() if verdict in verdicts]
+    grey = [meaning for verdict, meaning in GREY.items() if verdict in verdicts]
     if grey:
         yield f"grey: {join_words(grey, 'or')}"
     if any(strip.seeds for strip in strips):

@@ -48,20 +48,20 @@ def plan_studies(
     folders = dict(zip(effective, name_folders([*effective]), strict=True))
     cells = tuple(
         PlannedCell(
-            name=f"{folders[one.variant]}-{one.study}-{one.trial}",
-            variant=one.variant,
-            seed=plan.seeds[one.study],
+            name=f"{folders[trial.variant]}-{trial.study}-{trial.trial}",
+            variant=trial.variant,
+            seed=plan.seeds[trial.study],
             recipe=recipe,
-            study=one.study,
-            trial=one.trial,
+            study=trial.study,
+            trial=trial.trial,
         )
-        for one, recipe in trials
+        for trial, recipe in trials
     )
     design = StudyDesign(
         budget=budget,
-        keys=tuple(SearchedKey(key=one.key, searched=describe_key(one)) for one in keys),
-        ranges=tuple(one for one in keys if isinstance(one, Range)),
-        effective={name: tuple(own) for name, own in effective.items()},
+        keys=tuple(SearchedKey(key=key.key, searched=describe_key(key)) for key in keys),
+        ranges=tuple(key for key in keys if isinstance(key, Range)),
+        effective={name: tuple(tuned) for name, tuned in effective.items()},
         is_raced=is_raced,
     )
     return replace(plan, cells=cells, design=design)
@@ -85,17 +85,17 @@ def choose_result(
 
     It is the one that validation chose once all are done, and the first that is not done before.
     """
-    for planned, one in trials:
-        if one.state != "done":
-            return planned, one
-    cells = {one.name: (planned, one) for planned, one in trials}
-    best = choose_trial([one for _, one in trials])
+    for planned, record in trials:
+        if record.state != "done":
+            return planned, record
+    cells = {cell.name: (planned, cell) for planned, cell in trials}
+    best = choose_trial([cell for _, cell in trials])
     if best is None:
-        planned, one = trials[0]
-        return planned, replace(one, state="failed", error=ALL_NON_FINITE)
-    planned, one = cells[best.name]
+        planned, record = trials[0]
+        return planned, replace(record, state="failed", error=ALL_NON_FINITE)
+    planned, record = cells[best.name]
     # the chosen one is still to be tested
-    return planned, one if best.is_tested else replace(one, state="stopped")
+    return planned, record if best.is_tested else replace(record, state="stopped")
 
 
 def summarize_studies(
@@ -111,22 +111,22 @@ def summarize_studies(
     for name in plan.variants:
         studies, chosen = [], {}
         for (variant, study), trials in groups.items():
-            known = [one for _, one in trials]
+            records = [record for _, record in trials]
             # a study that is not complete has chosen nothing yet
-            if variant != name or any(one.state != "done" for one in known):
+            if variant != name or any(record.state != "done" for record in records):
                 continue
-            best = choose_trial(known)
-            criterion = known[0].criterion or criterion
+            best = choose_trial(records)
+            criterion = records[0].criterion or criterion
             results = tuple(
                 TrialResult(
                     settings={
                         key: find_setting(planned.recipe, key) for key in design.effective[name]
                     },
-                    value=one.value,
+                    value=record.value,
                 )
-                for planned, one in trials
+                for planned, record in trials
             )
-            number = None if best is None else known.index(best)
+            number = None if best is None else records.index(best)
             studies.append(
                 StudyResult(study=study, seed=trials[0][0].seed, trials=results, best=number)
             )
@@ -136,7 +136,7 @@ def summarize_studies(
         variants[name] = VariantStudies(
             keys=tuple(design.effective[name]),
             studies=tuple(studies),
-            edges=tuple(RangeEnd(key=one.key, side=one.side) for one in edges),
+            edges=tuple(RangeEnd(key=edge.key, side=edge.side) for edge in edges),
         )
     return StudiesResult(
         budget=design.budget,

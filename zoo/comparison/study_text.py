@@ -13,51 +13,51 @@ from zoo.reporting.sections import ReportSection, SectionTable
 
 def build_studies_section(comparison: Comparison) -> ReportSection | None:
     """Return the chosen settings of each variant; None without studies."""
-    found = comparison.studies
-    if found is None:
+    studies = comparison.studies
+    if studies is None:
         return None
-    keys = [one.key for one in found.keys]
+    keys = [key.key for key in studies.keys]
     rows = [
-        [name, *(_format_choices(own, key) for key in keys), f"{len(own.studies)}"]
-        for name, own in found.variants.items()
+        [name, *(_format_choices(variant, key) for key in keys), f"{len(variant.studies)}"]
+        for name, variant in studies.variants.items()
     ]
     return ReportSection(
         key="studies",
         title="Studies",
         table=SectionTable(heads=["variant", *keys, "studies"], rows=rows, left=("variant",)),
-        sentences=[_describe_studies(found)],
+        sentences=[_describe_studies(studies)],
         items=[*list_edges(comparison)],
     )
 
 
-def _describe_studies(found: StudiesResult) -> str:
+def _describe_studies(studies: StudiesResult) -> str:
     """Describe how variants were tuned and tested."""
-    searched = ", ".join(f"{one.key} over {one.searched}" for one in found.keys)
+    searched = ", ".join(f"{key.key} over {key.searched}" for key in studies.keys)
     return (
-        f"Each study tunes every variant anew by {found.budget} trials of its seed: {searched}. "
-        f"The trial with the best {found.criterion or 'validation value'} is tested, no other. "
+        f"Each study tunes every variant anew by {studies.budget} trials of its seed: {searched}. "
+        f"The trial with the best {studies.criterion or 'validation value'} is tested, no other. "
         "Settings are listed by study; a key without effect on a variant is not tuned for it."
     )
 
 
 def list_edges(comparison: Comparison) -> Iterator[str]:
     """Yield the ranges at whose ends most studies chose their setting."""
-    found = comparison.studies
-    searched = {one.key: one.searched for one in found.keys} if found else {}
-    for name, own in found.variants.items() if found else ():
-        for edge in own.edges:
+    studies = comparison.studies
+    searched = {key.key: key.searched for key in studies.keys} if studies else {}
+    for name, variant in studies.variants.items() if studies else ():
+        for edge in variant.edges:
             yield (
                 f"{name}: most studies chose {edge.key} at the {edge.side} edge of "
                 f"{searched[edge.key]}; widen it"
             )
 
 
-def _format_choices(own: VariantStudies, key: str) -> str:
-    if key not in own.keys:
+def _format_choices(variant: VariantStudies, key: str) -> str:
+    if key not in variant.keys:
         return "no effect"
     return ", ".join(
-        "none" if one.best is None else _format(one.trials[one.best].settings.get(key))
-        for one in own.studies
+        "none" if study.best is None else _format(study.trials[study.best].settings.get(key))
+        for study in variant.studies
     )
 
 

@@ -41,15 +41,15 @@ def list_study_trials(
         budget: Trials of each variant in each study.
         seed: Of the design.
     """
-    found = []
+    trials = []
     for study in range(studies):
         for variant in effective:
             points = list_own_settings(
                 keys, variant, lambda key, name: key in effective[name], study, budget, seed
             )
             for number, point in enumerate(points):
-                found.append(StudyTrial(variant, study, number, point))
-    return found
+                trials.append(StudyTrial(variant, study, number, point))
+    return trials
 
 
 def find_effective_keys(

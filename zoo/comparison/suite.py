@@ -164,9 +164,9 @@ def load_suite(word: str | Path) -> SuiteFile:
     return file
 
 
-def _overlap(key: str, other: str) -> bool:
+def _overlap(key: str, other_key: str) -> bool:
     """Return whether two keys are the same, or one is above the other."""
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+    return f"{key}.".startswith(f"{other_key}.") or f"{other_key}.".startswith(f"{key}.")
 
 
 def _find_unknown_names(file: SuiteFile) -> Iterator[ConfigIssue]:
@@ -196,27 +196,27 @@ def _find_issues(suite: Suite, locations: Mapping[str, str]) -> Iterator[ConfigI
     for name in suite.parts:
         key = f"parts.{name}"
         if not NAME.fullmatch(name) or name in fields(Sections):
-            problem = "cannot be the name of a part, which is a folder and begins overrides"
-            yield ConfigIssue(locations[key], key, problem, "write a word such as language")
+            message = "cannot be the name of a part, which is a folder and begins overrides"
+            yield ConfigIssue(locations[key], key, message, "write a word such as language")
     if (suite.studies is None) != (suite.budget is None):
         key = "studies" if suite.budget is None else "budget"
-        remedy = "give both, or neither"
-        yield ConfigIssue(locations[key], key, "studies need a budget of trials", remedy)
+        hint = "give both, or neither"
+        yield ConfigIssue(locations[key], key, "studies need a budget of trials", hint)
     for name, part in suite.parts.items():
         if bool(list_tuned(suite, part)) != (suite.studies is not None):
-            problem = "nothing is tuned" if suite.studies else "tuning needs studies and a budget"
-            yield ConfigIssue(locations[f"parts.{name}"], f"parts.{name}", problem)
+            message = "nothing is tuned" if suite.studies else "tuning needs studies and a budget"
+            yield ConfigIssue(locations[f"parts.{name}"], f"parts.{name}", message)
 
 
 def flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return {key: value} of options by section: {optim: {lr: 0.1}} is {"optim.lr": 0.1}."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for section, options in sections.items():
         if isinstance(options, Mapping):
-            found |= {f"{section}.{key}": value for key, value in options.items()}
+            flat |= {f"{section}.{key}": value for key, value in options.items()}
         else:
-            found[section] = options
-    return found
+            flat[section] = options
+    return flat
 
 
 def list_tuned(suite: Suite, part: SuitePart) -> dict[str, Any]:
@@ -237,15 +237,15 @@ def choose_parts(file: SuiteFile, names: Sequence[str]) -> SuiteFile:
     Raises:
         RecipeError: There is no such part.
     """
-    known = file.suite.parts
+    declared = file.suite.parts
     issues = [
-        ConfigIssue(ARGUMENT, "parts", f"there is no part {name!r}", nearest(name, known))
+        ConfigIssue(ARGUMENT, "parts", f"there is no part {name!r}", nearest(name, declared))
         for name in names
-        if name not in known
+        if name not in declared
     ]
     if issues:
         raise RecipeError(*issues)
-    chosen = {name: part for name, part in known.items() if name in names or not names}
+    chosen = {name: part for name, part in declared.items() if name in names or not names}
     return replace(file, suite=replace(file.suite, parts=chosen))
 
 
@@ -257,22 +257,22 @@ def split_overrides(
     `language.data.path` is `data.path` of the part `language`.
     """
     common: list[Edit] = []
-    own: dict[str, list[Edit]] = {name: [] for name in file.suite.parts}
+    by_part: dict[str, list[Edit]] = {name: [] for name in file.suite.parts}
     for edit in overrides:
         head, _, key = edit.key.partition(".")
         # parts are never named as sections of recipes, so that this is unambiguous
-        if head in own and key:
-            own[head].append(replace(edit, key=key))
+        if head in by_part and key:
+            by_part[head].append(replace(edit, key=key))
         else:
             common.append(edit)
-    return common, own
+    return common, by_part
 
 
 def refuse_fixed(given: Mapping[str, Any], fixed: Sequence[str]) -> None:
     """Raise RecipeError for options that the file of a suite decides."""
-    remedy = Message("copy the file, change it there, and write ", Setting("suite", "copy.yaml"))
+    hint = Message("copy the file, change it there, and write ", Setting("suite", "copy.yaml"))
     issues = [
-        ConfigIssue(ARGUMENT, key, "the file of the suite decides it", remedy)
+        ConfigIssue(ARGUMENT, key, "the file of the suite decides it", hint)
         for key, value in given.items()
         if key in fixed and value is not None
     ]

@@ -20,14 +20,14 @@ def list_suites() -> dict[str, Path]:
     Raises:
         RecipeError: Several files have the same name.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in list_folders("configs"):
         for path in sorted((folder / SUITES).glob(f"*{RECIPE_SUFFIX}")):
-            if path.stem in found:
-                paths = [found[path.stem], path]
+            if path.stem in files:
+                paths = [files[path.stem], path]
                 raise RecipeError(describe_conflict(f"suite {path.stem}", paths))
-            found[path.stem] = path
-    return found
+            files[path.stem] = path
+    return files
 
 
 def find_suite(word: str) -> Path:
@@ -39,15 +39,15 @@ def find_suite(word: str) -> Path:
     Raises:
         RecipeError: There is no such suite; the message names those there are.
     """
-    known = list_suites()
-    if word in known:
-        return known[word]
+    suites = list_suites()
+    if word in suites:
+        return suites[word]
     if os.path.isfile(word):
         return Path(word)
-    remedy: str | Message = nearest(word, known)
+    hint: str | Message = nearest(word, suites)
     # a word with a suffix or a folder is meant as a file, for which no name is near
     is_file = word.endswith(RECIPE_SUFFIX) or os.sep in word
-    problem = describe_absence(word, "file") if is_file else f"there is no suite {word!r}"
+    message = describe_absence(word, "file") if is_file else f"there is no suite {word!r}"
     if not is_file:
-        remedy = Message(remedy, "; suites are ", ", ".join(sorted(known)), ", or a file of yours")
-    raise RecipeError(ConfigIssue(ARGUMENT, "suite", problem, remedy))
+        hint = Message(hint, "; suites are ", ", ".join(sorted(suites)), ", or a file of yours")
+    raise RecipeError(ConfigIssue(ARGUMENT, "suite", message, hint))

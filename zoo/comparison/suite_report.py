@@ -53,9 +53,9 @@ def explain_suite(suite: SuiteComparison) -> list[str]:
     return [f"{'. '.join(parts)}.", *map(_join_lines, declared.limits)]
 
 
-def _join_lines(text: str) -> str:
+def _join_lines(paragraph: str) -> str:
     """Join the lines of a string of a YAML file."""
-    return " ".join(text.split())
+    return " ".join(paragraph.split())
 
 
 def list_part_rows(suite: SuiteComparison) -> list[list[str]]:

@@ -61,12 +61,12 @@ def build_suite_table(suite: SuiteComparison) -> ResultTable:
     values: dict[str, list[ResultValue]] = {label: [] for label in suite.encodings}
     baselines: list[ResultValue] = []
     for part in suite.parts:
-        for column, own, baseline in _list_columns(part, suite.encodings):
+        for column, by_label, baseline in _list_columns(part, suite.encodings):
             columns.append(column)
             baselines.append(baseline)
-            for label, value in own.items():
+            for label, value in by_label.items():
                 values[label].append(value)
-    rows = [ResultRow(name=label, values=tuple(own)) for label, own in values.items()]
+    rows = [ResultRow(name=label, values=tuple(row)) for label, row in values.items()]
     # below a rule, and not ranked among the encodings
     if any(value.mean is not None for value in baselines):
         rows.append(ResultRow(name=BASELINE, values=tuple(baselines), block=BASELINE))
@@ -90,18 +90,20 @@ def _list_columns(
     group = part.declared.title
     refused = ResultValue(None, note=NOT_APPLICABLE)
     if part.comparison is None:
-        own = {
+        by_label = {
             label: refused if label in part.refused else ResultValue(None) for label in encodings
         }
-        yield ResultColumn(title="-", group=group), own, ResultValue(None)
+        yield ResultColumn(title="-", group=group), by_label, ResultValue(None)
         return
     comparison = part.comparison
     # the hardest to beat
     best = min if comparison.better == "low" else max
     for condition in part.conditions:
         baselines = average_baselines(comparison, condition)
-        standings = {each.variant.name: each for each in rank_variants(comparison, condition)}
-        own = {
+        standings = {
+            standing.variant.name: standing for standing in rank_variants(comparison, condition)
+        }
+        by_label = {
             label: build_value(comparison, standings[part.variants[label]])
             if label in part.variants
             else refused
@@ -113,7 +115,7 @@ def _list_columns(
             decimals=count_decimals(comparison),
             better=comparison.better,
         )
-        yield (column, own, ResultValue(best(baselines.values()) if baselines else None))
+        yield (column, by_label, ResultValue(best(baselines.values()) if baselines else None))
 
 
 def list_warnings(part: ComparedPart) -> Iterator[str]:
@@ -159,8 +161,8 @@ def list_value_rows(suite: SuiteComparison) -> tuple[list[str], list[list[str]]]
 def _format_cell(value: ResultValue, column: ResultColumn, *, is_bold: bool) -> str:
     if value.mean is None:
         return value.note or "-"
-    text = format_fixed(value.mean, column.decimals) + MARKS.get(value.mark, "")
-    return f"**{text}**" if is_bold else text
+    shown = format_fixed(value.mean, column.decimals) + MARKS.get(value.mark, "")
+    return f"**{shown}**" if is_bold else shown
 
 
 def draw_scores(suite: SuiteComparison) -> Chart:
@@ -231,7 +233,9 @@ def list_scores(suite: SuiteComparison) -> Iterator[PartScores]:
         if part.comparison is None:
             continue
         standings = rank_variants(part.comparison, part.comparison.trained)
-        means = {each.variant.name: each.mean.mean for each in standings if each.mean}
+        means = {
+            standing.variant.name: standing.mean.mean for standing in standings if standing.mean
+        }
         if not means:
             continue
         is_low = part.comparison.better == "low"

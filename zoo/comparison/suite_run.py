@@ -102,7 +102,9 @@ class ComparedPart:
         if self.comparison is None:
             return ()
         columns, conditions = self.declared.columns, self.comparison.conditions
-        return tuple(one for one in conditions if not columns or one.name in columns)
+        return tuple(
+            condition for condition in conditions if not columns or condition.name in columns
+        )
 
     @property
     def measure(self) -> str:
@@ -168,7 +170,7 @@ def check_suite(
     whole = load_suite(suite)
     file = choose_parts(whole, parts)
     edits = list_edits(overrides)
-    common, own = split_overrides(whole, edits)
+    common, by_part = split_overrides(whole, edits)
     (varied,) = read_varied_keys(encodings or [], {}, edits)
     folder = Path(given.get("to") or _name_folder(file, varied, edits))
     _check_folder(folder, file)
@@ -179,7 +181,7 @@ def check_suite(
     missing: list[str] = []
     checked: list[ComparedPart] = []
     for name in file.suite.parts:
-        part_edits = [*common, *own[name]]
+        part_edits = [*common, *by_part[name]]
         try:
             with collect_issues(issues), _name_issues(file, name, part_edits):
                 checked.append(
@@ -188,7 +190,7 @@ def check_suite(
                         name,
                         part_edits,
                         varied,
-                        given={**given, "to": str(folder / name)},
+                        requested={**given, "to": str(folder / name)},
                         command=command,
                         needs_data=needs_data,
                     )
@@ -201,8 +203,8 @@ def check_suite(
         raise DataError("\n".join(missing))
     if not any(part.variants for part in checked):
         reasons = dict.fromkeys(reason for part in checked for reason in part.refused.values())
-        problem = f"no encoding is applicable to any part: {'; '.join(reasons)}"
-        raise RecipeError(ConfigIssue(ARGUMENT, ENCODINGS, problem))
+        message = f"no encoding is applicable to any part: {'; '.join(reasons)}"
+        raise RecipeError(ConfigIssue(ARGUMENT, ENCODINGS, message))
     return SuiteComparison(
         file=file,
         encodings=tuple(varied.values),
@@ -232,7 +234,7 @@ def _check_part(
     edits: Sequence[Edit],
     varied: VariedKey,
     *,
-    given: Mapping[str, Any],
+    requested: Mapping[str, Any],
     command: str,
     needs_data: bool,
 ) -> ComparedPart:
@@ -274,7 +276,7 @@ def _check_part(
         encodings=[to_plain(fitting[label][1]) for label in distinct.values()],
         vary={},
         tune={key: to_plain(value) for key, value in list_tuned(file.suite, part).items()},
-        given={**given, **_list_decided(file.suite, part)},
+        given={**requested, **_list_decided(file.suite, part)},
         command=command,
     )
     return replace(compared, checked=checked)
@@ -284,13 +286,13 @@ def _check_folder(folder: Path, file: SuiteFile) -> None:
     """Raise RecipeError for a folder that holds something other than a suite and its parts."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     parts = [name for name in names if (folder / name / PLAN).exists()]
-    others = [name for name in names if name not in (*parts, *file.suite.parts, *FILES)]
-    if others or folder.is_file():
-        problem = f"{folder} is a file"
-        if others:
-            problem = f"{folder} holds other files, {others[0]} among them"
-        remedy = "name a folder of its own"
-        raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy))
+    other_names = [name for name in names if name not in (*parts, *file.suite.parts, *FILES)]
+    if other_names or folder.is_file():
+        message = f"{folder} is a file"
+        if other_names:
+            message = f"{folder} holds other files, {other_names[0]} among them"
+        hint = "name a folder of its own"
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", message, hint))
 
 
 def _name_folder(file: SuiteFile, varied: VariedKey, overrides: Sequence[Edit]) -> str:
@@ -318,11 +320,11 @@ def _choose_encodings(part: SuitePart, varied: VariedKey) -> dict[str, tuple[str
     """Return {encoding: (name, value) of the variant that stands for it in a part}."""
     chosen = {}
     for label, value in varied.values.items():
-        other = part.instead.get(label)
-        if other is None:
+        replacement = part.instead.get(label)
+        if replacement is None:
             chosen[label] = (label, value)
         else:
-            (read,) = read_varied_keys([to_plain(other)], {})
+            (read,) = read_varied_keys([to_plain(replacement)], {})
             chosen[label] = next(iter(read.values.items()))
     return chosen
 
@@ -461,9 +463,9 @@ def run_suite(suite: SuiteComparison) -> tuple[SuiteComparison, ZooError | None]
             break
         if outcome.problem is not None:
             problems.append(f"{part.name}: {outcome.problem}")
-    problem = stopped or (ZooError("\n".join(problems)) if problems else None)
+    error = stopped or (ZooError("\n".join(problems)) if problems else None)
     parts = tuple(begun.get(part.name, part) for part in suite.parts)
-    return _rank_parts(replace(suite, parts=parts)), problem
+    return _rank_parts(replace(suite, parts=parts)), error
 
 
 def _count_recorded(comparison: Comparison, folder: Path) -> int:
@@ -481,9 +483,9 @@ def _rank_parts(suite: SuiteComparison) -> SuiteComparison:
     for part in suite.parts:
         if part.comparison is not None:
             # variants get the names of the encodings that they stand for
-            known = {variant.name: variant for variant in part.comparison.variants}
+            by_name = {variant.name: variant for variant in part.comparison.variants}
             variants = (
-                replace(known[name], name=encoding) for encoding, name in part.variants.items()
+                replace(by_name[name], name=encoding) for encoding, name in part.variants.items()
             )
             named[part.declared.title] = replace(part.comparison, variants=tuple(variants))
     # too few seeds, tasks or common encodings are no error of a suite: the page says so

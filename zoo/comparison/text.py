@@ -64,8 +64,10 @@ def format_question(comparison: Comparison) -> str:
 
 def describe_conditions(conditions: Sequence[Condition]) -> str:
     """Name conditions in a sentence: at 16, 24 and 32 pixels and on rotated."""
-    variants = [one.describe() for one in conditions if one.data_variant is not None]
-    sizes = [one for one in conditions if one.data_variant is None]
+    variants = [
+        condition.describe() for condition in conditions if condition.data_variant is not None
+    ]
+    sizes = [condition for condition in conditions if condition.data_variant is None]
     parts = [f"at {_join_sizes(sizes)}"] if sizes else []
     if variants:
         parts.append(f"on {join_names(variants, len(variants))}")
@@ -74,12 +76,14 @@ def describe_conditions(conditions: Sequence[Condition]) -> str:
 
 def _join_sizes(conditions: Sequence[Condition]) -> str:
     """Join sizes; a unit that all of them end with is written once."""
-    *others, last = conditions
-    sizes = [one.size for one in conditions if one.size and not one.extrapolation]
-    names = [one.describe() for one in others]
+    *earlier, final = conditions
+    sizes = [
+        condition.size for condition in conditions if condition.size and not condition.extrapolation
+    ]
+    names = [condition.describe() for condition in earlier]
     if len(sizes) == len(conditions):
         names = [format_size(size) for size in sizes[:-1]]
-    return join_names([*names, last.describe()], len(conditions))
+    return join_names([*names, final.describe()], len(conditions))
 
 
 def name_extreme(comparison: Comparison) -> str:
@@ -106,10 +110,10 @@ def format_difference(standing: Standing, decimals: int) -> str:
     """Format the difference to the first with its interval and its corrected p-value."""
     if standing.difference is None:
         return ""
-    text = format_estimate(standing.difference, decimals, sign=True)
+    formatted = format_estimate(standing.difference, decimals, sign=True)
     if standing.p_value is None:
-        return text
-    return f"{text}, {numbers.format_p_value(standing.p_value)}"
+        return formatted
+    return f"{formatted}, {numbers.format_p_value(standing.p_value)}"
 
 
 def capitalize(sentence: str) -> str:
@@ -132,12 +136,12 @@ def describe_verdict(
         condition: The condition.
         with_value: Whether the value of the first is written.
     """
-    present = [one for one in rank_variants(comparison, condition) if one.mean]
+    present = [standing for standing in rank_variants(comparison, condition) if standing.mean]
     if not present:
         is_pending = any(cell.state in UNFINISHED for cell in comparison.cells)
         return "nothing is measured yet" if is_pending else "nothing is measured"
 
-    best, near, far = (_list_names(present, one) for one in ("best", "possible", "worse"))
+    best, near, far = (_list_names(present, verdict) for verdict in ("best", "possible", "worse"))
     verb = "has" if len(best) == 1 else "share"
     lead = f"{join_names(best)} {verb} the {name_extreme(comparison)}"
     if with_value:
@@ -148,7 +152,7 @@ def describe_verdict(
         return f"{lead}; {'no other is measured' if len(best) == 1 else 'their seeds are equal'}"
     if list_steep(comparison):
         return f"{lead}; no verdict, as not all variants were trained to the end"
-    if all(one.mean.count < FEWEST for one in present if one.mean):
+    if all(standing.mean.count < FEWEST for standing in present if standing.mean):
         return f"{lead}; fewer than three seeds cannot tell a difference from chance"
     parts = []
     if near and len(near) == len(present) - len(best):
@@ -164,22 +168,30 @@ def describe_verdict(
 
 def _describe_unsure(present: Sequence[Standing]) -> Iterator[str]:
     """Yield why variants can neither be called worse nor as good as the first."""
-    unsure = [one for one in present if one.verdict == "unsure"]
-    unknown = [one for one in unsure if one.difference is None or one.difference.low is None]
-    ahead = [one for one in unsure if one not in unknown]
+    unsure = [standing for standing in present if standing.verdict == "unsure"]
+    unknown = [
+        standing
+        for standing in unsure
+        if standing.difference is None or standing.difference.low is None
+    ]
+    ahead = [standing for standing in unsure if standing not in unknown]
     needed = MANY_NEED if len(present) >= MANY else FEWEST
-    few = [one for one in unknown if one.difference is None or one.difference.count < needed]
-    constant = [one for one in unknown if one not in few]
+    few = [
+        standing
+        for standing in unknown
+        if standing.difference is None or standing.difference.count < needed
+    ]
+    constant = [standing for standing in unknown if standing not in few]
     if few:
         why = f" of {MANY} or more variants, which need {MANY_NEED}" if needed > FEWEST else ""
-        yield f"too few seeds to judge {join_names([_quote(one) for one in few])}{why}"
+        yield f"too few seeds to judge {join_names([_quote(standing) for standing in few])}{why}"
     if constant:
         verb = "differs" if len(constant) == 1 else "differ"
-        names = join_names([_quote(one) for one in constant])
+        names = join_names([_quote(standing) for standing in constant])
         yield f"{names} {verb} by the same in every seed, so that the noise is unknown"
     if ahead:
         verb = "is" if len(ahead) == 1 else "are"
-        names = join_names([_quote(one) for one in ahead])
+        names = join_names([_quote(standing) for standing in ahead])
         yield f"on the seeds that both have, {names} {verb} better"
 
 
@@ -190,9 +202,9 @@ def summarize(comparison: Comparison) -> str:
         for condition in comparison.conditions
     ]
     sentences = []
-    for text, group in groupby(texts, key=lambda pair: pair[1]):
+    for verdict, group in groupby(texts, key=lambda pair: pair[1]):
         where = describe_conditions([condition for condition, _ in group])
-        sentences.append(f"{capitalize(where)} {text}.")
+        sentences.append(f"{capitalize(where)} {verdict}.")
     return " ".join(sentences)
 
 
@@ -216,7 +228,9 @@ def describe_result(comparison: Comparison, condition: Condition) -> str:
 def describe_permutations(comparison: Comparison, condition: Condition) -> str:
     """State that permutations of so few values cannot confirm what t finds; empty if they can."""
     differences = analyze_condition(comparison, condition).differences.values()
-    tests = [one.permutation for one in differences if excludes_zero(one.estimate)]
+    tests = [
+        difference.permutation for difference in differences if excludes_zero(difference.estimate)
+    ]
     smallest = min((test.smallest for test in tests if test and not test.can_decide), default=None)
     if smallest is None:
         return ""
@@ -235,53 +249,53 @@ def describe_power(comparison: Comparison, condition: Condition) -> str:
     low, high = comparison.bounds
     seeds = f"with {noise.seeds} seeds"
     if smallest > high - low:
-        text = f"{seeds} no difference can be seen"
+        sentence = f"{seeds} no difference can be seen"
     elif smallest == 0:
-        text = f"{seeds} that never differ, any difference can be seen"
+        sentence = f"{seeds} that never differ, any difference can be seen"
     else:
         shown = numbers.format_number(smallest, 2)
-        text = f"{seeds} a difference below {shown} cannot be seen (power 80 %)"
+        sentence = f"{seeds} a difference below {shown} cannot be seen (power 80 %)"
     if noise.warning:
-        text += (
+        sentence += (
             f"; {noise.warning}, so pairs are compared with their own variance; "
             "only large differences are detectable"
         )
-    return text
+    return sentence
 
 
-def _quote(one: Standing) -> str:
-    return f"`{one.variant.name}`"
+def _quote(standing: Standing) -> str:
+    return f"`{standing.variant.name}`"
 
 
 def _list_names(standings: Sequence[Standing], verdict: Verdict) -> list[str]:
-    return [_quote(one) for one in standings if one.verdict == verdict]
+    return [_quote(standing) for standing in standings if standing.verdict == verdict]
 
 
 def _describe_missing(standings: Sequence[Standing]) -> list[str]:
     """Name the variants without any value, by the reason."""
     names: dict[str, list[str]] = {}
-    for one in standings:
-        if one.verdict == "missing":
-            names.setdefault("; ".join(one.missing_reasons), []).append(_quote(one))
+    for standing in standings:
+        if standing.verdict == "missing":
+            names.setdefault("; ".join(standing.missing_reasons), []).append(_quote(standing))
     return [
-        f"no value of {join_names(own)}{f' ({reason})' if reason else ''}"
-        for reason, own in names.items()
+        f"no value of {join_names(quoted)}{f' ({reason})' if reason else ''}"
+        for reason, quoted in names.items()
     ]
 
 
 def _describe_flags(standings: Sequence[Standing]) -> list[str]:
     """List the flags of the first and of those that may be best; in full if only one has any."""
-    leading = [one for one in standings if one.verdict in ("best", "possible")]
-    flagged = [one for one in leading if one.variant.flag_kinds]
+    leading = [standing for standing in standings if standing.verdict in ("best", "possible")]
+    flagged = [standing for standing in leading if standing.variant.flag_kinds]
     if len(flagged) == 1:
         texts = "; ".join(flag.text for flag in flagged[0].variant.flags if not flag.minor)
         return [f"note that {_quote(flagged[0])} is flagged: {texts}"]
 
     names: dict[str, list[str]] = {}
-    for one in flagged:
-        for kind in one.variant.flag_kinds:
-            names.setdefault(kind, []).append(_quote(one))
-    texts = "; ".join(f"{kind} of {join_names(own)}" for kind, own in names.items())
+    for leader in flagged:
+        for kind in leader.variant.flag_kinds:
+            names.setdefault(kind, []).append(_quote(leader))
+    texts = "; ".join(f"{kind} of {join_names(quoted)}" for kind, quoted in names.items())
     return [f"not as in most: {texts}"] if names else []
 
 
@@ -293,8 +307,8 @@ def list_warnings(comparison: Comparison) -> list[str]:
 
 def describe_winning_baseline(comparison: Comparison) -> str:
     """Warn that a baseline beats every model; empty if none does."""
-    found = _describe_winner(comparison, comparison.trained)
-    return f"Inconclusive: {found}." if found else ""
+    winner = _describe_winner(comparison, comparison.trained)
+    return f"Inconclusive: {winner}." if winner else ""
 
 
 def _describe_winner(comparison: Comparison, condition: Condition) -> str:
@@ -309,16 +323,16 @@ def _describe_winner(comparison: Comparison, condition: Condition) -> str:
 
 def format_baselines(comparison: Comparison, condition: Condition) -> str:
     """Format the baselines under a condition with their values; empty if there are none."""
-    found = average_baselines(comparison, condition)
+    baselines = average_baselines(comparison, condition)
     decimals = count_decimals(comparison)
-    texts = [f"{name} {format_fixed(value, decimals)}" for name, value in found.items()]
+    texts = [f"{name} {format_fixed(value, decimals)}" for name, value in baselines.items()]
     return join_names(texts) if texts else ""
 
 
 def describe_unfinished(comparison: Comparison) -> str:
     """Count the cells that are not done, by state; empty if none will have a value."""
     states = [cell.state for cell in comparison.cells]
-    counts = [f"{states.count(one)} {one}" for one in UNFINISHED if one in states]
+    counts = [f"{states.count(state)} {state}" for state in UNFINISHED if state in states]
     if not counts:
         return ""
     done = f"{states.count('done')} of {len(states)} cells are done"
@@ -331,11 +345,11 @@ def describe_unfinished(comparison: Comparison) -> str:
 def format_comparison(comparison: Comparison) -> str:
     """Format the results, a table for each condition, costs and flags, as Markdown."""
     comparison = escape_strings(comparison)
-    findings = [f"- {one.kind}: {one.text}" for one in comparison.findings]
+    findings = [f"- {finding.kind}: {finding.text}" for finding in comparison.findings]
     blocks = [
         f"# {format_question(comparison)}",
         *(f"**{warning}**" for warning in list_warnings(comparison)),
-        "\n".join(describe_result(comparison, one) for one in comparison.conditions),
+        "\n".join(describe_result(comparison, condition) for condition in comparison.conditions),
         describe_unfinished(comparison),
         "\n\n".join(["Against this record:", "\n".join(findings)]) if findings else "",
         *list_sections(
@@ -379,17 +393,17 @@ def _describe_setup(comparison: Comparison) -> Iterator[str]:
 def describe_conventions(comparison: Comparison) -> str:
     """Return what was held equal, varied or tuned, of the keys that reverse rankings first."""
     varied = [axis.key for axis in comparison.axes]
-    tuned = [one.key for one in comparison.studies.keys] if comparison.studies else []
+    tuned = [key.key for key in comparison.studies.keys] if comparison.studies else []
     named = [*varied, *tuned]
     held = [
         key
         for key in CONVENTIONS
-        if not any(one == key or one.endswith(f".{key}") for one in named)
+        if not any(named_key == key or named_key.endswith(f".{key}") for named_key in named)
     ]
     parts = [f"Held equal: {join_names([*held, 'all other keys'])}", f"varied: {', '.join(varied)}"]
     if tuned:
         parts.append(f"tuned for each variant: {', '.join(tuned)}")
-    if not any(one.endswith(".coordinates") for one in named):
+    if not any(named_key.endswith(".coordinates") for named_key in named):
         parts.append("coordinates: each encoding's own")
     if comparison.extrapolation_methods:
         methods = ", ".join(comparison.extrapolation_methods)
@@ -432,37 +446,43 @@ def _list_flags(comparison: Comparison) -> Iterator[str]:
 
 def _build_ranking(comparison: Comparison, condition: Condition) -> SectionTable | None:
     """Return the ranking under a condition; None if nothing is measured."""
-    standings = [one for one in rank_variants(comparison, condition) if one.mean is not None]
+    standings = [
+        standing for standing in rank_variants(comparison, condition) if standing.mean is not None
+    ]
     head = ["variant", format_measure(comparison), "to the first", "verdict", "seeds", "flags"]
     decimals = count_decimals(comparison)
     best = name_extreme(comparison)
     rows = [
         [
-            one.variant.name,
-            format_standing(one, decimals),
-            format_difference(one, decimals),
-            _name_verdict(one, best),
-            str(len(one.values)),
-            ", ".join(one.variant.flag_kinds),
+            standing.variant.name,
+            format_standing(standing, decimals),
+            format_difference(standing, decimals),
+            _name_verdict(standing, best),
+            str(len(standing.values)),
+            ", ".join(standing.variant.flag_kinds),
         ]
-        for one in standings
+        for standing in standings
     ]
     # columns that say something
-    kept = [column for column in range(len(head)) if any(row[column] for row in rows)]
-    rows = [[row[column] for column in kept] for row in rows]
-    heads = [head[column] for column in kept]
+    filled = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    rows = [[row[column] for column in filled] for row in rows]
+    heads = [head[column] for column in filled]
     return SectionTable(heads=heads, rows=rows, left=TEXT_COLUMNS) if rows else None
 
 
-def _name_verdict(one: Standing, best: str) -> str:
-    if one.dropped is not None:
-        return name_drop(one.dropped)
-    return best if one.verdict == "best" else VERDICTS.get(one.verdict, "")
+def _name_verdict(standing: Standing, best: str) -> str:
+    if standing.dropped is not None:
+        return name_drop(standing.dropped)
+    return best if standing.verdict == "best" else VERDICTS.get(standing.verdict, "")
 
 
 def _build_cost_table(comparison: Comparison) -> SectionTable | None:
     """Return what each variant has and takes; None if no cell has begun."""
-    variants = [one for one in comparison.variants if any(cell.parameters for cell in one.cells)]
+    variants = [
+        candidate
+        for candidate in comparison.variants
+        if any(cell.parameters for cell in candidate.cells)
+    ]
     rows = [_format_cost(variant) for variant in variants]
     head = ["variant", "parameters", "attention", "steps", "step ms", "minutes", "peak MiB"]
     # comparisons of before do not have it
@@ -505,8 +525,8 @@ def _list_refusals(comparison: Comparison) -> Iterator[str]:
     for variant in comparison.variants:
         conditions: dict[str, list[Condition]] = {}
         for cell in variant.cells[:1]:
-            for one in cell.measurements:
-                if one.refused:
-                    conditions.setdefault(one.refused, []).append(one.condition)
+            for measurement in cell.measurements:
+                if measurement.refused:
+                    conditions.setdefault(measurement.refused, []).append(measurement.condition)
         for reason, refused in conditions.items():
             yield f"{variant.name}: refused {describe_conditions(refused)}: {reason}"

@@ -15,13 +15,13 @@ FLAT = 0.02
 
 def list_steep(comparison: Comparison) -> list[str]:
     """Return the variants whose curves are not flat at the end in most seeds."""
-    found = []
+    unfinished = []
     for variant in comparison.variants:
         tested = [cell for cell in variant.cells if cell.curve and cell.measurements]
         steep = [cell for cell in tested if not _is_flat(cell)]
         if 2 * len(steep) > len(tested):
-            found.append(variant.name)
-    return found
+            unfinished.append(variant.name)
+    return unfinished
 
 
 def explain_steep(comparison: Comparison) -> str:

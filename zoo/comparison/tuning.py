@@ -49,39 +49,39 @@ def read_tuned_keys(
         RecipeError: A key or a list is wrong; all issues are reported together.
     """
     issues: list[ConfigIssue] = []
-    found: dict[str, TunedKey] = {}
+    tuned: dict[str, TunedKey] = {}
     for word, values in tune.items():
         key = SHORT_KEYS.get(word, word)
         argument = f"{TUNE}.{word}"
         with collect_issues(issues):
-            problem = _find_problem(key, found, varied)
-            if problem is not None:
-                raise _refuse(argument, *problem)
-            found[key] = _read_key(argument, key, values)
+            conflict = _find_problem(key, tuned, varied)
+            if conflict is not None:
+                raise _refuse(argument, *conflict)
+            tuned[key] = _read_key(argument, key, values)
     if issues:
         raise RecipeError(*issues)
-    return tuple(found.values())
+    return tuple(tuned.values())
 
 
-def _refuse(argument: str, problem: str, remedy: str | Message) -> RecipeError:
-    return RecipeError(ConfigIssue(ARGUMENT, argument, problem, remedy))
+def _refuse(argument: str, message: str, hint: str | Message) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, argument, message, hint))
 
 
 def _find_problem(
-    key: str, found: Mapping[str, TunedKey], varied: Sequence[VariedKey]
+    key: str, tuned: Mapping[str, TunedKey], varied: Sequence[VariedKey]
 ) -> tuple[str, str] | None:
     """Return why a key cannot be tuned, and what would be right; None if it can."""
     if key == "seed" or key.startswith(("evaluate.", "generate.", "predict.")):
         return "the key does not change how a model is trained for a seed", "tune another key"
-    if key in found:
+    if key in tuned:
         return "the key is tuned twice", "write one list"
-    for other in found:
-        if is_below(other, key) or is_below(key, other):
-            problem = f"the key is tuned, and so is {other}, which overlaps it"
-            return problem, "leave one of them out"
-    for one in varied:
-        if is_below(one.key, key):
-            return f"the key is tuned, and {one.key} varies", "leave one of them out"
+    for other_key in tuned:
+        if is_below(other_key, key) or is_below(key, other_key):
+            message = f"the key is tuned, and so is {other_key}, which overlaps it"
+            return message, "leave one of them out"
+    for varied_key in varied:
+        if is_below(varied_key.key, key):
+            return f"the key is tuned, and {varied_key.key} varies", "leave one of them out"
     return None
 
 
@@ -89,9 +89,9 @@ def _read_key(argument: str, key: str, values: Any) -> TunedKey:
     try:
         plain = read_list(argument, key, values)
     except RecipeError:
-        problem = "expected a range or a list of choices"
+        message = "expected a range or a list of choices"
         choices = Setting(EXAMPLE.key, [0.001, 0.003], within=TUNE)
-        raise _refuse(argument, problem, Message("write ", EXAMPLE, " or ", choices)) from None
+        raise _refuse(argument, message, Message("write ", EXAMPLE, " or ", choices)) from None
     if not any(isinstance(value, str) and value in SCALES for value in plain):
         if any(value in plain[:number] for number, value in enumerate(plain)):
             raise _refuse(argument, "the list has a choice twice", "list it once")
@@ -99,15 +99,15 @@ def _read_key(argument: str, key: str, values: Any) -> TunedKey:
 
     *bounds, scale = plain
     if len(bounds) != 2 or scale not in SCALES or not all(map(is_finite_number, bounds)):
-        problem = "a range is two numbers and the word log or linear"
-        raise _refuse(argument, problem, Message("write ", EXAMPLE))
+        message = "a range is two numbers and the word log or linear"
+        raise _refuse(argument, message, Message("write ", EXAMPLE))
     low, high = map(float, bounds)
     if low >= high:
-        problem = f"the range from {low:g} to {high:g} is empty"
-        raise _refuse(argument, problem, "write the low end first")
+        message = f"the range from {low:g} to {high:g} is empty"
+        raise _refuse(argument, message, "write the low end first")
     if scale == "log" and low <= 0:
-        problem = f"a log range cannot begin at {low:g}"
-        raise _refuse(argument, problem, "begin above 0, or write linear")
+        message = f"a log range cannot begin at {low:g}"
+        raise _refuse(argument, message, "begin above 0, or write linear")
     return Range(key, low, high, scale)
 
 

@@ -57,17 +57,19 @@ def validate_given(
     for key in given:
         if key not in schema:
             # a key of the recipe only where no option is near: seedz is seeds, not seed
-            known = [*schema, *others]
-            near = [words for words in (known, list_keys()) if find_meant(key, words)]
-            remedy = nearest(key, near[0] if near else known)
-            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
+            allowed = [*schema, *others]
+            near = [
+                candidates for candidates in (allowed, list_keys()) if find_meant(key, candidates)
+            ]
+            hint = nearest(key, near[0] if near else allowed)
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", hint))
     typed: dict[str, Any] = {}
     with collect_issues(issues):
         edits = list_edits(given)
         plain = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
         validator = Validator({"": ARGUMENT}, interpolates=False)
-        kept = {key: to_plain(value) for key, value in plain.items() if key in schema}
-        typed = validator.validate_fields(schema, kept, "")
+        recognized = {key: to_plain(value) for key, value in plain.items() if key in schema}
+        typed = validator.validate_fields(schema, recognized, "")
         issues += validator.issues
     if issues:
         raise RecipeError(*issues)
@@ -119,21 +121,21 @@ def read_chain(entry: ChainSpec, key: str) -> tuple[Choice, ...]:
     entries = edit.value if isinstance(edit.value, list) else [edit.value]
 
     validator = Validator({"": ARGUMENT})
-    choices = [validator.validate_choice("encodings", one, "") for one in entries]
+    choices = [validator.validate_choice("encodings", item, "") for item in entries]
     issues = validator.issues
     if validator.untyped and not issues:
-        problem = "an interpolation has no recipe here to refer to"
-        issues.append(ConfigIssue(ARGUMENT, "", problem, "write the value itself"))
+        message = "an interpolation has no recipe here to refer to"
+        issues.append(ConfigIssue(ARGUMENT, "", message, "write the value itself"))
     names = [] if issues else [choice.name for choice in choices]
     if len(set(names)) < len(names):
-        problem = "the list names an encoding twice"
-        issues.append(ConfigIssue(ARGUMENT, "", problem, "list it once"))
+        message = "the list names an encoding twice"
+        issues.append(ConfigIssue(ARGUMENT, "", message, "list it once"))
     if not issues and not names:
         issues.append(ConfigIssue(ARGUMENT, "", "no encoding", "name at least one"))
     if issues:
         # the validator names keys below the entry, which a caller did not write
-        found = dict.fromkeys((issue.problem, issue.remedy) for issue in issues)
-        raise RecipeError(*(ConfigIssue(ARGUMENT, key, *pair) for pair in found))
+        reasons = dict.fromkeys((issue.problem, issue.remedy) for issue in issues)
+        raise RecipeError(*(ConfigIssue(ARGUMENT, key, *pair) for pair in reasons))
     return tuple(_keep_given(*pair) for pair in zip(entries, choices, strict=True))
 
 

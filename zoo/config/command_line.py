@@ -51,11 +51,11 @@ def parse_overrides(words: Iterable[str]) -> list[Edit]:
 
 
 def _parse_override(word: str) -> Edit:
-    def refuse(key: str, problem: str | Message, remedy: str | Message) -> RecipeError:
-        return RecipeError(ConfigIssue(ARGUMENT, key, f"{reprlib.repr(word)}: {problem}", remedy))
+    def refuse(key: str, message: str | Message, hint: str | Message) -> RecipeError:
+        return RecipeError(ConfigIssue(ARGUMENT, key, f"{reprlib.repr(word)}: {message}", hint))
 
     # a leading + is the spelling of other programs, so it has a message of its own
-    key, equals, text = word.lstrip("+~").partition("=")
+    key, equals, written = word.lstrip("+~").partition("=")
     removes = word.startswith("~")
     if key.partition(".")[0] == "extends":
         raise refuse("", "extends is read from files only", "override the keys themselves")
@@ -70,13 +70,13 @@ def _parse_override(word: str) -> Edit:
         raise refuse("", "not an override", _explain_word(word))
     if removes:
         return Removal(key)
-    if not text.strip():
+    if not written.strip():
         raise refuse(key, "no value", "write null for nothing, '' for an empty string")
 
     issues: list[ConfigIssue] = []
     value = None
     with collect_issues(issues):
-        value = parse(text, lambda line: ARGUMENT, issues).data
+        value = parse(written, lambda line: ARGUMENT, issues).data
     if issues:
         errors = [refuse(key, issue.problem, issue.remedy) for issue in issues]
         raise RecipeError(*(error.issues[0] for error in errors))
@@ -129,24 +129,24 @@ def format_flow(value: Any, key: str) -> str:
     """Write plain data in YAML's flow style, texts in quotes. Raises RecipeError for a key."""
     if isinstance(value, Mapping):
         pairs = [
-            f"{json.dumps(str(name))}: {format_flow(one, f'{key}.{name}')}"
-            for name, one in value.items()
+            f"{json.dumps(str(name))}: {format_flow(child, f'{key}.{name}')}"
+            for name, child in value.items()
         ]
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
-        items = [format_flow(one, f"{key}.{number}") for number, one in enumerate(value)]
+        items = [format_flow(item, f"{key}.{number}") for number, item in enumerate(value)]
         return f"[{', '.join(items)}]"
     if value is None or isinstance(value, bool | str | os.PathLike):
-        text = os.fspath(value) if isinstance(value, os.PathLike) else value
-        return json.dumps(text, ensure_ascii=False)
+        string = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return json.dumps(string, ensure_ascii=False)
     if isinstance(value, Integral):
         return str(int(value))
     if isinstance(value, Real):
         # as YAML writes what is not finite
         names = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
         return repr(float(value)) if math.isfinite(value) else names[str(float(value))]
-    problem = f"not plain data but {type(value).__name__}"
-    raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "write a number, a string or a list"))
+    message = f"not plain data but {type(value).__name__}"
+    raise RecipeError(ConfigIssue(ARGUMENT, key, message, "write a number, a string or a list"))
 
 
 def split_words(
@@ -164,22 +164,24 @@ def split_words(
     Raises:
         RecipeError: Some keys are neither options nor overrides; all of them are named.
     """
-    known, sections = _collect_options(classes), fields(Sections)
-    own = [word for word in words if _is_option(word) and word.partition("=")[0] not in sections]
+    declared, sections = _collect_options(classes), fields(Sections)
+    option_words = [
+        word for word in words if _is_option(word) and word.partition("=")[0] not in sections
+    ]
 
     issues = []
-    for key in (word.partition("=")[0] for word in own):
-        if key not in known:
-            beside = [*known, *sections, *others]
+    for key in (word.partition("=")[0] for word in option_words):
+        if key not in declared:
+            beside = [*declared, *sections, *others]
             # the command's own options, then what stands beside them, then any key of a recipe
-            meant = find_meant(key, known, TYPO) or find_meant(key, beside, TYPO)
+            meant = find_meant(key, declared, TYPO) or find_meant(key, beside, TYPO)
             meant = meant or find_meant(key, list_keys(), SYNONYM)
-            remedy = offer(key, meant) if meant else nearest(key, beside)
-            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
+            hint = offer(key, meant) if meant else nearest(key, beside)
+            issues.append(ConfigIssue(ARGUMENT, key, "unknown key", hint))
     if issues:
         raise RecipeError(*issues)
 
-    return own, [word for word in words if word not in own]
+    return option_words, [word for word in words if word not in option_words]
 
 
 def parse_option_words(
@@ -196,11 +198,13 @@ def parse_option_words(
     Raises:
         RecipeError: Some options are bad YAML; all issues are reported together.
     """
-    known, sections = _collect_options(classes), fields(Sections)
-    own = [word for word in words if _is_option(word) and word.partition("=")[0] not in sections]
-    edits = parse_overrides(_quote_text(word, known) for word in own)
-    given = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
-    return given, [word for word in words if word not in own]
+    declared, sections = _collect_options(classes), fields(Sections)
+    option_words = [
+        word for word in words if _is_option(word) and word.partition("=")[0] not in sections
+    ]
+    edits = parse_overrides(_quote_text(word, declared) for word in option_words)
+    values = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
+    return values, [word for word in words if word not in option_words]
 
 
 def parse_options(
@@ -217,14 +221,14 @@ def parse_options(
         RecipeError: Some options are wrong; all issues are reported together.
     """
     issues: list[ConfigIssue] = []
-    known = _collect_options(classes)
+    declared = _collect_options(classes)
     tree = Tree({}, {"": ARGUMENT})
-    for edit in parse_overrides(_quote_text(word, known) for word in words):
+    for edit in parse_overrides(_quote_text(word, declared) for word in words):
         with collect_issues(issues):
             tree = apply_edit(tree, edit)
 
     validator = Validator(tree.locations)
-    values = validator.validate_fields(known, tree.data, "", member=member)
+    values = validator.validate_fields(declared, tree.data, "", member=member)
     if issues or validator.issues:
         raise RecipeError(*issues, *validator.issues)
     return [{key: values[key] for key in _list_options(cls)} for cls in classes]
@@ -270,16 +274,16 @@ def _is_option(word: str) -> bool:
     return bool(equals) and key.isidentifier()
 
 
-def _quote_text(word: str, known: dict[str, Option]) -> str:
+def _quote_text(word: str, declared: dict[str, Option]) -> str:
     """Write `time=30` as `time="30"` where the option is a string; null stays null if it may be."""
-    key, _, text = word.partition("=")
-    annotation = known[key].annotation if key in known else None
+    key, _, written = word.partition("=")
+    annotation = declared[key].annotation if key in declared else None
     # the parts of a list are strings in YAML already
     parts = () if get_origin(annotation) is tuple else get_args(annotation)
     accepted = (annotation, *parts)
-    if str not in accepted or not text or (text == "null" and NoneType in accepted):
+    if str not in accepted or not written or (written == "null" and NoneType in accepted):
         return word
-    return f"{key}={json.dumps(text, ensure_ascii=False)}"
+    return f"{key}={json.dumps(written, ensure_ascii=False)}"
 
 
 def _parse_encoding(word: str) -> Any:

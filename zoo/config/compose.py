@@ -52,31 +52,31 @@ class Composer:
         """Merge a file over what it extends. Raises RecipeError if the file cannot be read."""
         # a fragment that several files extend is read once, and its issues are reported once
         if path.resolve() not in self.trees:
-            own = read_file(path, self.issues)
-            sections = dict(own.data)
+            file_tree = read_file(path, self.issues)
+            sections = dict(file_tree.data)
             entries = sections.pop("extends", [])
-            tree = Tree({}, {"": own.locate("")})
+            tree = Tree({}, {"": file_tree.locate("")})
             for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
                 with collect_issues(self.issues):
                     key = f"extends.{number}"
-                    tree = merge(tree, self.compose_entry(entry, key, own, (*chain, path)))
-            self.trees[path.resolve()] = merge(tree, replace(own, data=sections))
+                    tree = merge(tree, self.compose_entry(entry, key, file_tree, (*chain, path)))
+            self.trees[path.resolve()] = merge(tree, replace(file_tree, data=sections))
         return self.trees[path.resolve()]
 
     def compose_entry(self, entry: object, key: str, own: Tree, chain: tuple[Path, ...]) -> Tree:
         """Compose what one entry of `extends` names."""
         if not isinstance(entry, str):
-            remedy = "write extends: [model/..., data/...]"
-            raise own.make_error(key, "expected the name of a fragment or recipe", remedy)
+            hint = "write extends: [model/..., data/...]"
+            raise own.make_error(key, "expected the name of a fragment or recipe", hint)
         path = find_extended(entry, chain[-1])
         if path is None:
             folder = chain[-1].parent.absolute()
-            problem = (
+            message = (
                 f"there is no fragment or recipe {format_value(entry)}, and no file in {folder}"
             )
-            raise own.make_error(key, problem, nearest(entry, list_extendable()))
-        if any(path.samefile(other) for other in chain):
-            way = " -> ".join(show_path(each) for each in (*chain, path))
+            raise own.make_error(key, message, nearest(entry, list_extendable()))
+        if any(path.samefile(earlier) for earlier in chain):
+            way = " -> ".join(show_path(file) for file in (*chain, path))
             raise own.make_error(key, f"a recipe that extends itself: {way}")
         if len(chain) > DEPTH:
             raise own.make_error(key, f"more than {DEPTH} files that extend one another")
@@ -84,8 +84,8 @@ class Composer:
             return self.compose(path, chain)
         except RecipeError as error:
             (issue,) = error.issues
-            problem = f"{issue.problem} (extended at {own.locate(key)})"
-            raise RecipeError(replace(issue, problem=problem)) from None
+            message = f"{issue.problem} (extended at {own.locate(key)})"
+            raise RecipeError(replace(issue, problem=message)) from None
 
 
 def merge(base: Tree, top: Tree) -> Tree:
@@ -107,12 +107,14 @@ def resolve_interpolations(
     what they refer to may be absent because of an earlier issue.
     """
     texts = {
-        key: text for key, text in walk(tree.data) if is_interpolation(text) and text != UNREADABLE
+        key: leaf for key, leaf in walk(tree.data) if is_interpolation(leaf) and leaf != UNREADABLE
     }
-    problems = {key: _check_references(text, complete, partial) for key, text in texts.items()}
-    found = [ConfigIssue(tree.locate(key), key, *one) for key, one in problems.items() if one]
-    issues.extend(found)
-    if found or partial or not texts:
+    problems = {key: _check_references(leaf, complete, partial) for key, leaf in texts.items()}
+    unresolved = [
+        ConfigIssue(tree.locate(key), key, *pair) for key, pair in problems.items() if pair
+    ]
+    issues.extend(unresolved)
+    if unresolved or partial or not texts:
         return tree
 
     from omegaconf import OmegaConf
@@ -120,8 +122,8 @@ def resolve_interpolations(
 
     extra = "interpolated texts"  # no reference can name it
     resolved = {}
-    for key, text in texts.items():
-        config = OmegaConf.create({**complete, extra: [text]})
+    for key, template in texts.items():
+        config = OmegaConf.create({**complete, extra: [template]})
         try:
             resolved[key] = OmegaConf.to_container(config[extra], resolve=True)[0]  # type: ignore[index]
         except OmegaConfBaseException:
@@ -147,13 +149,15 @@ def _replace_values(data: Any, new: dict[str, Any], key: str) -> Any:
     return [child for _, child in parts] if isinstance(data, list) else data
 
 
-def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tuple[str, str] | None:
+def _check_references(
+    template: str, complete: dict[str, Any], partial: bool
+) -> tuple[str, str] | None:
     """Return problem and remedy of an interpolation that cannot be resolved.
 
     References are followed without resolving them, so that a cycle or a bomb costs nothing. What
     is wrong with a value further on is reported at that value.
     """
-    waiting: list[tuple[str, tuple[str, ...]]] = [(text, ())]
+    waiting: list[tuple[str, tuple[str, ...]]] = [(template, ())]
     # a limit instead of recursion, since references may double at each step
     for _ in range(STEPS):
         if not waiting:
@@ -166,23 +170,21 @@ def _check_references(text: str, complete: dict[str, Any], partial: bool) -> tup
             direct = not chain
             if target is KeyError:
                 if direct and not partial:
-                    known = [
-                        known for known, value in walk(complete) if not isinstance(value, dict)
-                    ]
-                    problem = f"{format_value(text)} takes the value of {key}, which is no key"
-                    return problem, nearest(key, known)
+                    keys = [name for name, value in walk(complete) if not isinstance(value, dict)]
+                    message = f"{format_value(template)} takes the value of {key}, which is no key"
+                    return message, nearest(key, keys)
             elif target == "???":  # OmegaConf's word for a value that is missing
-                problem = f"{format_value(text)} takes the value of {key}, which is '???'"
-                return problem, "write a value there"
+                message = f"{format_value(template)} takes the value of {key}, which is '???'"
+                return message, "write a value there"
             elif isinstance(target, str):
                 waiting.append((target, (*chain, key)))
             elif direct and (
-                isinstance(target, dict) or (isinstance(target, list) and text != f"${{{key}}}")
+                isinstance(target, dict) or (isinstance(target, list) and template != f"${{{key}}}")
             ):
                 return f"{key} is not a single value", "name a key below it"
         if len(chain) > DEPTH:
             break
-    return f"{format_value(text)} takes too many steps to resolve", ""
+    return f"{format_value(template)} takes too many steps to resolve", ""
 
 
 def _find_target(key: str, complete: Any) -> Any:
@@ -208,48 +210,48 @@ def find_recipe(path_or_name: str | Path, others: Sequence[str] = (), what: str 
         RecipeError: There is no such file; the message names the nearest recipe.
     """
     if not isinstance(path_or_name, str | os.PathLike):
-        problem = f"expected a path or a name, got {reprlib.repr(path_or_name)}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
+        message = f"expected a path or a name, got {reprlib.repr(path_or_name)}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "path", message))
     word = str(path_or_name)
     if (followed := follow_latest(Path(word))) != Path(word):
         word = str(followed)
-    found = find_recipe_file(word) or _find_file(Path(word))
-    if found is None:
+    file = find_recipe_file(word) or _find_file(Path(word))
+    if file is None:
         raise RecipeError(_explain_absence(word, others, what))
-    return found
+    return file
 
 
-def _explain_absence(word: str, others: Sequence[str], what: str) -> ConfigIssue:
+def _explain_absence(word: str, alternatives: Sequence[str], noun: str) -> ConfigIssue:
     location = word if word.isprintable() and 0 < len(word) < 150 else reprlib.repr(word)
     if os.path.isdir(word):
         recipe = os.path.join(word, "recipe" + RECIPE_SUFFIX)
         nearby = [str(file) for file in _list_yaml_files(Path(word))]
-        remedy = nearest("", nearby) if nearby else "name a YAML file or a registered recipe"
+        hint = nearest("", nearby) if nearby else "name a YAML file or a registered recipe"
         if os.path.isfile(recipe):
-            remedy = f"did you mean {recipe}?"
-        return ConfigIssue(location, "", "a folder, not a recipe", remedy)
+            hint = f"did you mean {recipe}?"
+        return ConfigIssue(location, "", "a folder, not a recipe", hint)
     if os.path.islink(word) and not os.path.exists(word):
         return ConfigIssue(
             location, "", "a symbolic link that leads to no file", "link it to a recipe"
         )
     if os.path.exists(word):
         return ConfigIssue(location, "", "not a regular file", "name a YAML file")
-    problem = f"there is no such {what} or file"
+    message = f"there is no such {noun} or file"
     if word.isprintable() and 0 < len(word) < 150:
-        problem = f"there is no such {what}, and {describe_absence(word, 'file')}"
-    if word in names("encodings") and word not in others:
-        remedy = f"it is an encoding: name a recipe, and set model.encoding={word}"
-        return ConfigIssue(location, "", problem, remedy)
+        message = f"there is no such {noun}, and {describe_absence(word, 'file')}"
+    if word in names("encodings") and word not in alternatives:
+        hint = f"it is an encoding: name a recipe, and set model.encoding={word}"
+        return ConfigIssue(location, "", message, hint)
     if word in (fragments := list_fragments()):
-        return ConfigIssue(location, "", problem, "it is a fragment, which recipes extend")
-    known = [*others, *recipe_files(), *_list_yaml_files(Path(word).parent)]
-    remedy = nearest(word, known)
+        return ConfigIssue(location, "", message, "it is a fragment, which recipes extend")
+    candidates = [*alternatives, *recipe_files(), *_list_yaml_files(Path(word).parent)]
+    hint = nearest(word, candidates)
     # no recipe is spelt like it: it may be the name of something that recipes have
-    if not find_meant(word, known) and (
+    if not find_meant(word, candidates) and (
         meant := find_meant(word, [*names("encodings"), *fragments])
     ):
-        remedy = f"{meant[0]} is no recipe; name one that has it"
-    return ConfigIssue(location, "", problem, remedy)
+        hint = f"{meant[0]} is no recipe; name one that has it"
+    return ConfigIssue(location, "", message, hint)
 
 
 def find_extended(entry: str, file: Path) -> Path | None:
@@ -257,9 +259,11 @@ def find_extended(entry: str, file: Path) -> Path | None:
 
     That is a file next to it, a fragment of configs/, or a registered recipe, in this order.
     """
-    if found := _find_file(file.parent / entry):
-        return found
-    fragments = [found for one in list_folders("configs") if (found := _find_file(one / entry))]
+    if extended := _find_file(file.parent / entry):
+        return extended
+    fragments = [
+        extended for folder in list_folders("configs") if (extended := _find_file(folder / entry))
+    ]
     if len(fragments) > 1:
         raise RecipeError(describe_conflict(f"the fragment {entry}", fragments))
     return fragments[0] if fragments else find_recipe_file(entry)
@@ -292,7 +296,12 @@ def is_fragment(path: Path) -> bool:
 
 def _find_file(path: Path) -> Path | None:
     return next(
-        (found for found in (path, Path(f"{path}{RECIPE_SUFFIX}")) if os.path.isfile(found)), None
+        (
+            candidate
+            for candidate in (path, Path(f"{path}{RECIPE_SUFFIX}"))
+            if os.path.isfile(candidate)
+        ),
+        None,
     )
 
 

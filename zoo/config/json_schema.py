@@ -53,10 +53,10 @@ def describe_members(kind: str) -> Schema:
     """
     cases, any_option = list[Schema](), dict[str, list[Schema]]()
     for name in names(kind):
-        own = _describe_options({**read_options(kind, name), **extras(kind)})
-        for key, schema in own.items():
+        properties = _describe_options({**read_options(kind, name), **extras(kind)})
+        for key, schema in properties.items():
             any_option.setdefault(key, []).append(schema)
-        member = {"name": {"const": name}, **own}
+        member = {"name": {"const": name}, **properties}
         cases.append(
             {
                 "if": {"required": ["name"], "properties": {"name": {"const": name}}},
@@ -68,11 +68,11 @@ def describe_members(kind: str) -> Schema:
         # one replaces the other
         cases.append({"not": {"required": [*BATCHES]}})
     options = {key: {"anyOf": _unique(schemas)} for key, schemas in any_option.items()}
-    known = [{"const": name, "description": text} for name, text in summaries(kind).items()]
-    unnamed = {"properties": {"name": {"oneOf": known}, **options}, "additionalProperties": False}
+    members = [{"const": name, "description": summary} for name, summary in summaries(kind).items()]
+    unnamed = {"properties": {"name": {"oneOf": members}, **options}, "additionalProperties": False}
     return {
         "if": {"type": "string"},
-        "then": {"anyOf": [{"oneOf": known}, REFERENCE]},
+        "then": {"anyOf": [{"oneOf": members}, REFERENCE]},
         "else": {"type": "object", **unnamed, "allOf": cases},
     }
 
@@ -85,7 +85,7 @@ def describe_annotation(annotation: Any) -> Schema:
     if origin is Literal:
         return {"anyOf": [{"enum": list(arguments)}, REFERENCE]}
     if origin in (Union, types.UnionType):
-        return {"anyOf": _unique([describe_annotation(one) for one in arguments])}
+        return {"anyOf": _unique([describe_annotation(member) for member in arguments])}
     if dataclasses.is_dataclass(annotation):
         properties = _describe_options(fields(annotation))  # type: ignore[arg-type]
         return {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
@@ -124,7 +124,7 @@ def _describe_differences(options: Mapping[str, Option]) -> Schema:
 def _describe_sequence(annotation: Any) -> Schema:
     members = get_args(annotation)
     if get_origin(annotation) is tuple and members[-1] is not Ellipsis:
-        items = [describe_annotation(one) for one in members]
+        items = [describe_annotation(member) for member in members]
         return {
             "type": "array",
             "prefixItems": items,
@@ -138,10 +138,15 @@ def _describe_marks(inner: Any, marks: Sequence[Any]) -> Schema:
     """Return the schema of an annotated type: a member of a kind, bounds, or patterns."""
     for mark in marks:
         if isinstance(mark, Choices):
-            one = {"$ref": f"#/$defs/{mark.kind}"}
+            reference = {"$ref": f"#/$defs/{mark.kind}"}
             if inner is Choice:
-                return one
-            return {"anyOf": [one, {**_list_of(one), "minItems": 0 if mark.may_be_empty else 1}]}
+                return reference
+            return {
+                "anyOf": [
+                    reference,
+                    {**_list_of(reference), "minItems": 0 if mark.may_be_empty else 1},
+                ]
+            }
 
     plain = dict(SCALARS.get(inner, describe_annotation(inner)))
     for mark in marks:
@@ -162,4 +167,4 @@ def _list_of(items: Schema) -> Schema:
 
 def _unique(schemas: Sequence[Schema]) -> list[Schema]:
     """Return schemas without repetitions."""
-    return [one for number, one in enumerate(schemas) if one not in schemas[:number]]
+    return [schema for number, schema in enumerate(schemas) if schema not in schemas[:number]]

@@ -77,8 +77,8 @@ def list_edits(overrides: Overrides) -> list[Edit]:
     for entry in entries:
         if not isinstance(entry, Change | Removal):
             issues.append(_refuse_entry(entry))
-        elif problem := check_key(entry.key):
-            issues.append(ConfigIssue(ARGUMENT, "", f"{reprlib.repr(entry.key)} {problem}"))
+        elif message := check_key(entry.key):
+            issues.append(ConfigIssue(ARGUMENT, "", f"{reprlib.repr(entry.key)} {message}"))
         elif isinstance(entry, Removal):
             edits.append(entry)
         else:
@@ -102,22 +102,22 @@ def check_key(key: object) -> str:
 
 def _refuse_entry(entry: object) -> ConfigIssue:
     """Describe something that is no edit; suggest the edit that a string may mean."""
-    problem = f"expected a mapping {{key: value}}, got {reprlib.repr(entry)}"
-    remedy = ""
+    message = f"expected a mapping {{key: value}}, got {reprlib.repr(entry)}"
+    hint = ""
     if isinstance(entry, tuple) and len(entry) == 2 and not check_key(entry[0]):
-        remedy = f"write {repr_entry(Setting(*entry))}"
+        hint = f"write {repr_entry(Setting(*entry))}"
     if isinstance(entry, str) and entry in names("encodings"):
         change = repr_entry(Setting("model.encoding", entry))
-        remedy = f"write {change}, or encodings=[...] in a comparison"
+        hint = f"write {change}, or encodings=[...] in a comparison"
     if isinstance(entry, str) and entry.startswith("~"):
-        remedy = f"write [Removal({entry[1:]!r})]"
+        hint = f"write [Removal({entry[1:]!r})]"
     elif isinstance(entry, str) and "=" in entry:
-        key, _, text = entry.partition("=")
+        key, _, written = entry.partition("=")
         # text that is no YAML has no value to suggest
         with contextlib.suppress(RecipeError):
-            value = parse(text, lambda line: ARGUMENT, []).data
-            remedy = f"write {repr_entry(Setting(key, value))}"
-    return ConfigIssue(ARGUMENT, "overrides", problem, remedy)
+            value = parse(written, lambda line: ARGUMENT, []).data
+            hint = f"write {repr_entry(Setting(key, value))}"
+    return ConfigIssue(ARGUMENT, "overrides", message, hint)
 
 
 def apply_edit(tree: Tree, edit: Edit) -> Tree:
@@ -140,40 +140,42 @@ def drop_other_batch(tree: Tree, section: Mapping[str, Any], kept: str = "") -> 
         section: The new options of the data.
         kept: The location of keys that stay.
     """
-    given = [word for word in BATCHES if section.get(word) is not None]
+    stated = [word for word in BATCHES if section.get(word) is not None]
     data = tree.data.get("data")
-    if len(given) != 1 or not isinstance(data, dict):
+    if len(stated) != 1 or not isinstance(data, dict):
         return tree
-    (other,) = {*BATCHES} - {*given}
-    if other not in data or tree.locate(f"data.{other}") == kept:
+    (replaced,) = {*BATCHES} - {*stated}
+    if replaced not in data or tree.locate(f"data.{replaced}") == kept:
         return tree
-    rest = {word: value for word, value in data.items() if word != other}
-    return relocate({**tree.data, "data": rest}, {**tree.locations})
+    remaining = {word: value for word, value in data.items() if word != replaced}
+    return relocate({**tree.data, "data": remaining}, {**tree.locations})
 
 
 def set_key(tree: Tree, parts: Sequence[str], value: Any) -> Tree:
     """Set a key to a value that the caller passed, merged with what the key holds."""
-    data, parent, last = _open_path(tree, parts, create=True)
+    data, parent, leaf = _open_path(tree, parts, create=True)
     key, above = ".".join(parts), ".".join(parts[:-1])
-    if above and last == "name":  # like {name: value}, it drops the options of the old name
+    if above and leaf == "name":  # like {name: value}, it drops the options of the old name
         changed = merge_data(parent, {"name": value}, tree, above)
         parent.clear()
         parent.update(changed)
     else:
-        parent[last] = merge_data(parent[last], value, tree, key)
+        parent[leaf] = merge_data(parent[leaf], value, tree, key)
 
-    given = {join(key, part) if part else key: ARGUMENT for part, _ in walk(value)}
+    caller_keys = {join(key, part) if part else key: ARGUMENT for part, _ in walk(value)}
     # sections that are there for this key only; an entry of a list may have been written in short
-    present = {one for one, _ in walk(tree.data)}
-    new = (one for one in list_ancestors(key) if one not in present)
-    given |= {one: ARGUMENT for one in new if not one.rpartition(".")[2].isdecimal()}
-    return relocate(data, {**tree.locations, **given})
+    present = {name for name, _ in walk(tree.data)}
+    new = (ancestor for ancestor in list_ancestors(key) if ancestor not in present)
+    caller_keys |= {
+        ancestor: ARGUMENT for ancestor in new if not ancestor.rpartition(".")[2].isdecimal()
+    }
+    return relocate(data, {**tree.locations, **caller_keys})
 
 
 def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
     """Remove a key and all below it."""
-    data, parent, last = _open_path(tree, parts, create=False)
-    del parent[last]
+    data, parent, leaf = _open_path(tree, parts, create=False)
+    del parent[leaf]
     if isinstance(parent, dict):
         # remembered, since the key may be needed
         return relocate(data, {**tree.locations, ".".join(parts): ARGUMENT})
@@ -183,9 +185,9 @@ def remove_key(tree: Tree, parts: Sequence[str]) -> Tree:
     emptied = {} if parent else {above.removesuffix("."): ARGUMENT}
     for key, location in tree.locations.items():
         number, dot, below = key.removeprefix(above).partition(".")
-        if not key.startswith(above) or not number.isdecimal() or int(number) < last:
+        if not key.startswith(above) or not number.isdecimal() or int(number) < leaf:
             locations[key] = location
-        elif int(number) > last:
+        elif int(number) > leaf:
             locations[f"{above}{int(number) - 1}{dot}{below}"] = location
     return relocate(data, locations | emptied)
 
@@ -213,14 +215,14 @@ def _open_path(tree: Tree, parts: Sequence[str], create: bool) -> tuple[Any, Any
             container, slot = node, part
             node.setdefault(part, None)
         elif create:
-            problem = f"{key} is {format_value(node)} and has no keys"
-            raise RecipeError(ConfigIssue(ARGUMENT, full, problem))
+            message = f"{key} is {format_value(node)} and has no keys"
+            raise RecipeError(ConfigIssue(ARGUMENT, full, message))
         elif isinstance(node, dict) and part in node:
             container, slot = node, part
         else:
-            remedy = nearest(part, node, key) if isinstance(node, dict) else ""
-            problem = "cannot be removed, it is not there"
-            raise RecipeError(ConfigIssue(ARGUMENT, full, problem, remedy))
+            hint = nearest(part, node, key) if isinstance(node, dict) else ""
+            message = "cannot be removed, it is not there"
+            raise RecipeError(ConfigIssue(ARGUMENT, full, message, hint))
         key = full
     return data, container, slot
 
@@ -241,11 +243,11 @@ def _find_entry(items: list[Any], part: str, key: str) -> int:
     if part.isdecimal() and int(part) < len(items):
         return int(part)
     count = {0: "no entry", 1: "1 entry"}.get(len(items), f"{len(items)} entries")
-    remedy = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
+    hint = f"did you mean {key}.0.{part}?" if items and not part.isdecimal() else ""
     if part.isdecimal() and 0 < len(items) == int(part):
-        remedy = "write the whole list to add one"
-    problem = f"{key} has {count}, counted from 0"
-    raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), problem, remedy))
+        hint = "write the whole list to add one"
+    message = f"{key} has {count}, counted from 0"
+    raise RecipeError(ConfigIssue(ARGUMENT, join(key, part), message, hint))
 
 
 def merge_data(base: Any, top: Any, tree: Tree, key: str) -> Any:
@@ -274,18 +276,20 @@ def _inherit(base: Any, top: Any, tree: Tree, key: str) -> Any:
         base = {
             word: child for word, child in base.items() if tree.locate(join(key, word)) == ARGUMENT
         }
-    kept = {}
+    inherited = {}
     for word, child in base.items():
         if word in top:
             child = _inherit(child, top[word], tree, join(key, word))
             if isinstance(child, dict) != isinstance(top[word], dict):
                 child = None
-        kept[word] = child
-    return kept
+        inherited[word] = child
+    return inherited
 
 
 def relocate(data: Any, locations: dict[str, str]) -> Tree:
     """Keep the locations of keys that are still there, or that the caller has removed."""
     present = {key for key, _ in walk(data)}
-    kept = {key: where for key, where in locations.items() if key in present or where == ARGUMENT}
-    return Tree(data, kept)
+    remaining = {
+        key: where for key, where in locations.items() if key in present or where == ARGUMENT
+    }
+    return Tree(data, remaining)

@@ -58,8 +58,8 @@ class Recipe(Sections):
     @property
     def encodings(self) -> tuple[str, ...]:
         """The names of the encodings of the model and of its types of layers, each once."""
-        found = dict.fromkeys(_find_encodings(self.model.options))
-        return tuple(found)
+        encodings = dict.fromkeys(_find_encodings(self.model.options))
+        return tuple(encodings)
 
     @property
     def hash(self) -> str:
@@ -118,8 +118,8 @@ def check_edits(edits: Sequence[Edit]) -> None:
         if "." in word or not word or not isinstance(edit, Change):
             continue
         if not isinstance(edit.value, Mapping):
-            given = {word: edit.value}
-            validator.validate_fields(fields(cls), given, section, partial=True)  # type: ignore[arg-type]
+            values = {word: edit.value}
+            validator.validate_fields(fields(cls), values, section, partial=True)  # type: ignore[arg-type]
     if validator.issues:
         raise RecipeError(*validator.issues)
 
@@ -168,8 +168,8 @@ def _build_recipe(
 
     outer = [word for word, value in tree.data.items() if _holds_sections(word, value)]
     for word in outer:
-        remedy = "move the sections below it to the left, so that none is above them"
-        issues.append(ConfigIssue(tree.locate(word), word, "holds the sections", remedy))
+        hint = "move the sections below it to the left, so that none is above them"
+        issues.append(ConfigIssue(tree.locate(word), word, "holds the sections", hint))
     if outer or any(_means_extends(word) for word in tree.data if word not in SECTIONS):
         # sections are missing because they are elsewhere
         reported |= {""}
@@ -178,19 +178,21 @@ def _build_recipe(
     typed = validator.validate_fields(SECTIONS, tree.data, "", OTHERS)
     typed = _choose_batch(typed)
     validator.issues.extend(_find_batch_problems(tree, typed.get("data")))
-    given = {**validator.locations, "": tree.locate("")}
+    locations = {**validator.locations, "": tree.locate("")}
     trainer, evaluate, data = typed.get("trainer"), typed.get("evaluate"), typed.get("data")
     sections_at_fault = {key.partition(".")[0] for key in validator.reported}
-    model, has_fault = typed.get("model"), any(_is_of_model(one) for one in validator.issues)
+    model, has_fault = typed.get("model"), any(_is_of_model(entry) for entry in validator.issues)
     if isinstance(model, Choice) and not has_fault and sections_at_fault.isdisjoint({"", "model"}):
         validator.issues.extend(_find_unused_options(tree, model, file))
     # options that do not fit together are reported only once each of them is right by itself
     if isinstance(trainer, TrainerOptions) and sections_at_fault.isdisjoint({"", "trainer"}):
-        limits = {locate(tree.locations, f"trainer.{one}") for one in ("max_epochs", "max_steps")}
+        limits = {
+            locate(tree.locations, f"trainer.{limit}") for limit in ("max_epochs", "max_steps")
+        }
         for key, *issue in trainer.find_problems("trainer"):
             # a limit that the caller has taken away is missing through the caller
             is_given = key == "trainer" and ARGUMENT in limits
-            origin = ARGUMENT if is_given else locate(given, key)
+            origin = ARGUMENT if is_given else locate(locations, key)
             validator.issues.append(ConfigIssue(origin, key, *issue))
     variants = dict(list_children(tree.data.get("evaluate"))).get("data_variants")
     if variants is not None and isinstance(data, Choice):
@@ -199,12 +201,14 @@ def _build_recipe(
             typed["evaluate"] = replace(evaluate, data_variants=typed_variants)
 
     # options that a new model lacks would hide that it does not fit the data
-    if has_fault and (found := [*_find_other_kind(given_tree, tree)]):
-        validator.issues[:] = found + [one for one in validator.issues if not _is_of_model(one)]
+    if has_fault and (misfits := [*_find_other_kind(given_tree, tree)]):
+        validator.issues[:] = misfits + [
+            entry for entry in validator.issues if not _is_of_model(entry)
+        ]
     if issues or validator.issues:
         # the same issue may be found before and after interpolation
         raise RecipeError(*dict.fromkeys([*issues, *validator.issues]))
-    return Recipe(**typed, name=name, locations=MappingProxyType(given))
+    return Recipe(**typed, name=name, locations=MappingProxyType(locations))
 
 
 def _is_of_model(issue: ConfigIssue) -> bool:
@@ -216,50 +220,50 @@ def _choose_batch(typed: dict[str, Any]) -> dict[str, Any]:
     data = typed.get("data")
     if not isinstance(data, Choice) or "global_batch_size" not in data.options:
         return typed
-    own = {word: value for word, value in data.options.items() if word != "batch_size"}
-    return {**typed, "data": Choice(data.name, MappingProxyType(own))}
+    remaining = {word: value for word, value in data.options.items() if word != "batch_size"}
+    return {**typed, "data": Choice(data.name, MappingProxyType(remaining))}
 
 
 def _find_batch_problems(tree: Tree, data: Any) -> Iterator[ConfigIssue]:
     """Yield what is wrong with a batch of all processes, whatever the processes."""
     section = tree.data.get("data")
-    given = section if isinstance(section, Mapping) else {}
-    key, own = "data.global_batch_size", "data.batch_size"
-    if given.get("global_batch_size") is None:
+    stated = section if isinstance(section, Mapping) else {}
+    key, process_key = "data.global_batch_size", "data.batch_size"
+    if stated.get("global_batch_size") is None:
         return
-    if all(given.get(word) is not None for word in BATCHES):
-        where = tree.locate(own)
+    if all(stated.get(word) is not None for word in BATCHES):
+        where = tree.locate(process_key)
         place = "" if where == tree.locate(key) else f", at {where}"
-        problem = f"{own} is given too{place}"
-        yield ConfigIssue(tree.locate(key), key, problem, "leave one of them out")
+        message = f"{process_key} is given too{place}"
+        yield ConfigIssue(tree.locate(key), key, message, "leave one of them out")
     elif isinstance(data, Choice) and "batch_size" not in read_options("data", data.name):
-        problem = f"data {data.name} has no batch_size"
-        yield ConfigIssue(tree.locate(key), key, problem, "leave it out")
+        message = f"data {data.name} has no batch_size"
+        yield ConfigIssue(tree.locate(key), key, message, "leave it out")
 
 
 def _find_other_kind(before: Tree, tree: Tree) -> Iterator[ConfigIssue]:
     """Yield the issue of a new model that reads other samples than the one that fitted the data."""
-    own, data = (
-        [_find_name(one.data.get(section)) for one in (before, tree)]
+    models, data = (
+        [_find_name(side.data.get(section)) for side in (before, tree)]
         for section in ("model", "data")
     )
-    if own[0] == own[1] or data[0] != data[1] or not {*own} <= {*names("models")}:
+    if models[0] == models[1] or data[0] != data[1] or not {*models} <= {*names("models")}:
         return
     if data[1] not in names("data"):
         return
-    former, chosen = (_list_kinds(find("models", one).__init__, "spec") for one in own)
+    former, chosen = (_list_kinds(find("models", name).__init__, "spec") for name in models)
     spec = getattr(find("data", data[1]), "spec", None)
     yielded = _list_kinds(spec.fget, "return") if isinstance(spec, property) else former
     if object in former | chosen | yielded or not chosen.isdisjoint(former | yielded):
         return
-    noun, other = (
+    noun, other_noun = (
         join_words(sorted(kind.noun for kind in kinds), "or") for kinds in (chosen, former)
     )
-    problem = f"{own[1]} reads {noun}, and {data[1]} yields {other}"
-    reading = {one: _list_kinds(find("models", one).__init__, "spec") for one in names("models")}
-    fitting = [one for one, kinds in reading.items() if not kinds.isdisjoint(former)]
-    remedy = f"choose {join_words(fitting, 'or')}, or data of {noun} too"
-    yield ConfigIssue(tree.locate("model"), "model", problem, remedy)
+    message = f"{models[1]} reads {noun}, and {data[1]} yields {other_noun}"
+    reading = {name: _list_kinds(find("models", name).__init__, "spec") for name in names("models")}
+    fitting = [name for name, kinds in reading.items() if not kinds.isdisjoint(former)]
+    hint = f"choose {join_words(fitting, 'or')}, or data of {noun} too"
+    yield ConfigIssue(tree.locate("model"), "model", message, hint)
 
 
 def _list_kinds(function: Any, name: str) -> set[Any]:
@@ -287,29 +291,34 @@ def _find_unused_options(tree: Tree, model: Choice, file: str) -> Iterator[Confi
 
     def find_newest(key: str) -> tuple[int, str]:
         """Return how old the newest part of a key is, and its location."""
-        above, found = join(key, ""), []
-        for one, location in tree.locations.items():
-            if one == key or one.startswith(above):
+        above, ages = join(key, ""), []
+        for name, location in tree.locations.items():
+            if name == key or name.startswith(above):
                 source = location.rpartition(":")[0] or location
-                found.append(((ARGUMENT, file, source).index(source), location))
-        return min(found, default=(2, ""))
+                ages.append(((ARGUMENT, file, source).index(source), location))
+        return min(ages, default=(2, ""))
 
     # a mixer takes the place of attention, to which all these options belong
-    others = [name for name, changes in types.items() if "mixer" not in changes]
-    for word in sorted(set.intersection(*(set(types[name]) for name in others)) if others else ()):
-        key, own = f"model.{word}", [f"model.layer_types.{name}.{word}" for name in others]
+    attention_types = [name for name, changes in types.items() if "mixer" not in changes]
+    for word in sorted(
+        set.intersection(*(set(types[name]) for name in attention_types)) if attention_types else ()
+    ):
+        key, type_keys = (
+            f"model.{word}",
+            [f"model.layer_types.{name}.{word}" for name in attention_types],
+        )
         is_of_input = word == "encoding" and any(
-            find("encodings", one.name).adds_to_input for one in model.options[word]
+            find("encodings", encoding.name).adds_to_input for encoding in model.options[word]
         )
         age, location = find_newest(key)
-        if is_of_input or age >= min(find_newest(one)[0] for one in own):
+        if is_of_input or age >= min(find_newest(type_key)[0] for type_key in type_keys):
             continue
-        problem = f"no layer has it, since each type ({', '.join(types)}) has its own {word}"
-        if len(others) < len(types):
-            problem += " or a mixer"
-        change = Setting(own[0], tree.data["model"][word])
-        remedy = Message("write ", change, ", or remove the key ", Setting(own[0]))
-        yield ConfigIssue(location, key, problem, remedy)
+        message = f"no layer has it, since each type ({', '.join(types)}) has its own {word}"
+        if len(attention_types) < len(types):
+            message += " or a mixer"
+        change = Setting(type_keys[0], tree.data["model"][word])
+        hint = Message("write ", change, ", or remove the key ", Setting(type_keys[0]))
+        yield ConfigIssue(location, key, message, hint)
 
 
 def _holds_sections(word: str, value: Any) -> bool:
@@ -328,10 +337,10 @@ def _list_options(tree: Tree) -> Iterator[str]:
     for section, option in SECTIONS.items():
         mark = get_args(option.annotation)[1:]
         if dataclasses.is_dataclass(option.annotation):
-            own: Iterable[str] = fields(option.annotation)  # type: ignore[arg-type]
+            keys: Iterable[str] = fields(option.annotation)  # type: ignore[arg-type]
         elif mark and isinstance(mark[0], Choices):
             chosen = tree.data.get(section)
-            own = _list_own_options(mark[0].kind, chosen)
+            keys = _list_own_options(mark[0].kind, chosen)
             encodings = chosen.get("encoding") if isinstance(chosen, Mapping) else None
             entries = encodings if isinstance(encodings, list) else [encodings]
             for number, entry in enumerate(entries):
@@ -339,7 +348,7 @@ def _list_options(tree: Tree) -> Iterator[str]:
                 yield from (join(above, key) for key in _list_own_options("encodings", entry))
         else:
             continue
-        yield from (join(section, key) for key in own)
+        yield from (join(section, key) for key in keys)
 
 
 def list_keys() -> list[str]:
@@ -373,8 +382,8 @@ def _find_absent_sections(tree: Tree) -> Iterator[ConfigIssue]:
         word for word, option in SECTIONS.items() if option.is_required and word not in tree.data
     ]
     if absent:
-        problem = f"a fragment, which cannot be run alone: it has no {', '.join(absent)}"
-        yield ConfigIssue(tree.locate(""), "", problem, "name it in the `extends` of a recipe")
+        message = f"a fragment, which cannot be run alone: it has no {', '.join(absent)}"
+        yield ConfigIssue(tree.locate(""), "", message, "name it in the `extends` of a recipe")
 
 
 def _resolve(tree: Tree, issues: list[ConfigIssue], reported: frozenset[str]) -> Tree:
@@ -417,7 +426,9 @@ def format_sides(one: Side, other: Side) -> list[str]:
 def _walk_values(plain: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield what has no keys below it; a list of scalars is one value."""
     children = list(list_children(plain))
-    is_nested = isinstance(plain, dict) or any(isinstance(one, dict | list) for _, one in children)
+    is_nested = isinstance(plain, dict) or any(
+        isinstance(child, dict | list) for _, child in children
+    )
     if not is_nested or not children:
         yield key, plain
         return
@@ -428,10 +439,16 @@ def _walk_values(plain: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _get_side(recipe: Recipe, values: dict[str, Any], key: str) -> Side:
     if key not in values:
         return Side(None, None)
-    inside = [known for known in recipe.locations if known == key or known.startswith(f"{key}.")]
+    inside = [
+        located for located in recipe.locations if located == key or located.startswith(f"{key}.")
+    ]
     if inside:
         return Side(values[key], recipe.locations[inside[0]])
     if key.rpartition(".")[2] == "name":  # it may be written in short, as the entry or the list
-        above = [known for known in list_ancestors(key) if known in recipe.locations and known]
+        above = [
+            ancestor
+            for ancestor in list_ancestors(key)
+            if ancestor in recipe.locations and ancestor
+        ]
         return Side(values[key], recipe.locations[above[0]] if above else DEFAULT)
     return Side(values[key], DEFAULT)

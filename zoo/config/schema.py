@@ -147,36 +147,36 @@ class TrainerOptions:
         for name in ("val_every_n_steps", "save_every_n_steps"):
             steps = getattr(self, name)
             if steps and self.max_steps and steps > self.max_steps:
-                problem = f"{steps} steps are longer than training, max_steps {self.max_steps}"
-                yield join(key, name), problem, "choose fewer steps, or leave it out"
+                message = f"{steps} steps are longer than training, max_steps {self.max_steps}"
+                yield join(key, name), message, "choose fewer steps, or leave it out"
         for name in ("logger", "callbacks"):
-            found = [choice.name for choice in getattr(self, name)]
-            for number, one in enumerate(found):
-                if one in found[:number]:
-                    yield join(key, f"{name}.{number}"), f"{one} appears twice", "list it once"
+            chosen = [choice.name for choice in getattr(self, name)]
+            for number, member in enumerate(chosen):
+                if member in chosen[:number]:
+                    yield join(key, f"{name}.{number}"), f"{member} appears twice", "list it once"
         if self.compile and self.strategy == "fsdp":
-            remedy = "leave it out, or choose strategy ddp"
-            yield join(key, "compile"), "sharded blocks cannot be compiled", remedy
+            hint = "leave it out, or choose strategy ddp"
+            yield join(key, "compile"), "sharded blocks cannot be compiled", hint
         if self.compile_mode != "default" and not self.compile:
-            remedy = "set trainer.compile, or leave it out"
-            yield join(key, "compile_mode"), "nothing is compiled", remedy
+            hint = "set trainer.compile, or leave it out"
+            yield join(key, "compile_mode"), "nothing is compiled", hint
         if not self.reshard_after_forward and self.strategy != "fsdp":
-            remedy = "leave it out, or choose strategy fsdp"
-            problem = f"strategy {self.strategy} shards no weights"
-            yield join(key, "reshard_after_forward"), problem, remedy
+            hint = "leave it out, or choose strategy fsdp"
+            message = f"strategy {self.strategy} shards no weights"
+            yield join(key, "reshard_after_forward"), message, hint
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             expected = "expected how many devices, auto, or which ones as '0,1'"
             yield join(key, "devices"), f"{expected}, got {format_value(self.devices)}", ""
         if isinstance(self.devices, int) and self.devices > MAX_DEVICES:
-            problem = f"{self.devices:,} devices of one node"
-            yield join(key, "devices"), problem, f"expected at most {MAX_DEVICES:,}"
+            message = f"{self.devices:,} devices of one node"
+            yield join(key, "devices"), message, f"expected at most {MAX_DEVICES:,}"
         if self.ema_decay is not None and self.strategy == "fsdp":
-            problem = "an average needs all weights in each process, and fsdp shards them"
-            yield join(key, "ema_decay"), problem, "choose strategy ddp, or leave ema_decay out"
+            message = "an average needs all weights in each process, and fsdp shards them"
+            yield join(key, "ema_decay"), message, "choose strategy ddp, or leave ema_decay out"
         if self.ema_decay is not None and self.precision in COARSE:
-            problem = f"an average moves in steps that precision {self.precision} rounds away"
-            remedy = "choose bf16-mixed or 16-mixed, or leave ema_decay out"
-            yield join(key, "ema_decay"), problem, remedy
+            message = f"an average moves in steps that precision {self.precision} rounds away"
+            hint = "choose bf16-mixed or 16-mixed, or leave ema_decay out"
+            yield join(key, "ema_decay"), message, hint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,8 +278,8 @@ def parse_sides(word: int | str, trained: Sides, key: str) -> Sides:
     """Return height and width in pixels. Raises OptionError for `key` if one is not an integer."""
     if isinstance(word, int):
         return word, word
-    if found := SHAPE.fullmatch(word):
-        return int(found[1]), int(found[2])
+    if match := SHAPE.fullmatch(word):
+        return int(match[1]), int(match[2])
     return _multiply(word, trained[0], key), _multiply(word, trained[1], key)
 
 

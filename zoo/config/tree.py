@@ -43,10 +43,18 @@ FLOAT = rf"{DECIMAL}|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
 # tag: (pattern of its plain scalars, the characters they start with, their value)
 SCALARS: Mapping[str, tuple[str, Iterable[str], Callable[[str], Scalar]]] = {
-    "null": (r"~|null|Null|NULL|", ["", *"~nN"], lambda text: None),
-    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
-    "int": (INT, "-+0123456789", lambda text: int(text.replace("_", ""), 0)),
-    "float": (FLOAT, "-+0123456789.", lambda text: float(re.sub(r"_|\.(?=[a-zA-Z])", "", text))),
+    "null": (r"~|null|Null|NULL|", ["", *"~nN"], lambda written: None),
+    "bool": (
+        r"true|True|TRUE|false|False|FALSE",
+        "tTfF",
+        lambda written: written.lower() == "true",
+    ),
+    "int": (INT, "-+0123456789", lambda written: int(written.replace("_", ""), 0)),
+    "float": (
+        FLOAT,
+        "-+0123456789.",
+        lambda written: float(re.sub(r"_|\.(?=[a-zA-Z])", "", written)),
+    ),
 }
 
 
@@ -143,8 +151,8 @@ def read_file(path: Path, issues: list[ConfigIssue]) -> Tree:
     if tree.data is None:
         raise RecipeError(ConfigIssue(name, "", "the file is empty"))
     if not isinstance(tree.data, dict):
-        remedy = "write `model: {name: ...}` and so on"
-        raise tree.make_error("", "a recipe is a mapping of sections", remedy)
+        hint = "write `model: {name: ...}` and so on"
+        raise tree.make_error("", "a recipe is a mapping of sections", hint)
     return tree
 
 
@@ -159,10 +167,10 @@ class ParsedFile:
 
 # the trials of a comparison load the same few files
 @lru_cache(maxsize=64)
-def _parse_file(text: str, name: str) -> ParsedFile:
+def _parse_file(content: str, name: str) -> ParsedFile:
     issues: list[ConfigIssue] = []
     try:
-        tree = parse(text, lambda line: f"{name}:{line}", issues)
+        tree = parse(content, lambda line: f"{name}:{line}", issues)
     except RecipeError as error:
         return ParsedFile(Tree(None, {}), tuple(issues), error)
     return ParsedFile(tree, tuple(issues))
@@ -178,16 +186,16 @@ def _read_text(path: Path, name: str) -> str:
     if len(data) > BYTES:
         raise RecipeError(ConfigIssue(name, "", "larger than 1 MiB, which no recipe is"))
     try:
-        text = data.decode("utf-8-sig")
+        content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         position = error.start
     else:
         # an archive may be valid UTF-8 by chance
-        if not text.startswith("PK\x03\x04"):
-            return text
+        if not content.startswith("PK\x03\x04"):
+            return content
         position = 0
-    found = explain_bytes(data, position)
-    raise RecipeError(ConfigIssue(f"{name}:{found.line}", "", found.problem, found.remedy))
+    fault = explain_bytes(data, position)
+    raise RecipeError(ConfigIssue(f"{name}:{fault.line}", "", fault.problem, fault.remedy))
 
 
 def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue]) -> Tree:
@@ -208,12 +216,12 @@ def parse(text: str, locate_line: Callable[[int], str], issues: list[ConfigIssue
         data = reader.read(root, "", locate_line(line), ()) if root else None
         return Tree(data, reader.locations or {"": locate_line(line)})
     except yaml.MarkedYAMLError as error:
-        found = explain_error(text, error)
+        fault = explain_error(text, error)
     except yaml.reader.ReaderError as error:
-        found = explain_character(text, error)
+        fault = explain_character(text, error)
     except (ValueError, OverflowError):  # such as "\UFFFFFFFF"
-        found = YamlProblem(1, "bad YAML: an escape that names no character")
-    raise RecipeError(ConfigIssue(locate_line(found.line), "", found.problem, found.remedy))
+        fault = YamlProblem(1, "bad YAML: an escape that names no character")
+    raise RecipeError(ConfigIssue(locate_line(fault.line), "", fault.problem, fault.remedy))
 
 
 class _Reader:
@@ -235,8 +243,8 @@ class _Reader:
                 for i, item in enumerate(node.value)
             ]
         value = _convert_scalar(node)
-        if problem := check_interpolation(value):
-            self.issues.append(ConfigIssue(location, key, *problem))
+        if fault := check_interpolation(value):
+            self.issues.append(ConfigIssue(location, key, *fault))
             return UNREADABLE
         return value
 
@@ -246,11 +254,11 @@ class _Reader:
         data: dict[str, Any] = {}
         for word, child in node.value:
             location, full = self.locate(word), join(key, word.value)
-            if problem := _check_colon(word, child) or _check_key(word):
-                self.issues.append(ConfigIssue(location, key, *problem))
+            if fault := _check_colon(word, child) or _check_key(word):
+                self.issues.append(ConfigIssue(location, key, *fault))
             elif word.value in data:
-                first = f"given twice, first at {self.locations[full]}"
-                self.issues.append(ConfigIssue(location, full, first, "keep one of them"))
+                message = f"given twice, first at {self.locations[full]}"
+                self.issues.append(ConfigIssue(location, full, message, "keep one of them"))
             else:
                 data[word.value] = self.read(child, full, location, inside)
         return data
@@ -294,8 +302,8 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
             raise tree.make_error(key, f"not text that can be written down: {reprlib.repr(value)}")
         if value is not None and type(value) not in (str, int, float, bool):
             raise tree.make_error(key, f"not plain data but {type(value).__name__}")
-        if problem := check_interpolation(value):
-            issues.append(ConfigIssue(location, key, *problem))
+        if fault := check_interpolation(value):
+            issues.append(ConfigIssue(location, key, *fault))
             return UNREADABLE
         return value
 
@@ -313,11 +321,11 @@ def _check_key(word: yaml.Node) -> tuple[str, str] | None:
     if not isinstance(_convert_scalar(word), str):
         return f"the key {written} is not a string", "put it in quotes"
     if not is_key(word.value):
-        remedy = "nest keys instead of writing dots" if "." in word.value else ""
+        hint = "nest keys instead of writing dots" if "." in word.value else ""
         visible = "".join(filter(str.isprintable, word.value))
         if is_key(visible) and visible != word.value:
-            remedy = f"remove the invisible character beside {visible}"
-        return f"{written} cannot be a key", remedy
+            hint = f"remove the invisible character beside {visible}"
+        return f"{written} cannot be a key", hint
     return None
 
 
@@ -337,5 +345,5 @@ def _convert_scalar(node: yaml.Node) -> Scalar:
     return scalar[2](node.value) if scalar else str(node.value)
 
 
-def _mark(problem: str, node: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+def _mark(message: str, node: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, message, node.start_mark)

@@ -124,25 +124,27 @@ CASES: Sequence[_Case] = (
 
 def explain_error(text: str, error: yaml.MarkedYAMLError) -> YamlProblem:
     """Explain an error of the parser in its text."""
-    if found := CONFLICT.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        remedy = "keep one of both sides, and remove the lines of <, = and >"
-        return YamlProblem(line, "not YAML: a merge conflict of git that was not resolved", remedy)
+    if conflict := CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        hint = "keep one of both sides, and remove the lines of <, = and >"
+        return YamlProblem(line, "not YAML: a merge conflict of git that was not resolved", hint)
 
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     start = error.context_mark.line + 1 if error.context_mark else line
     message = ", ".join(filter(None, (error.context, error.problem)))
     lines = text.splitlines()
-    if "flow" in message and any("${" in one for one in lines[start - 1 : line]):
+    if "flow" in message and any("${" in content for content in lines[start - 1 : line]):
         return YamlProblem(start, "bad YAML: a bare ${...} within brackets", "put it in quotes")
     brackets = "[]" if "sequence" in message else "{}"
     for case in CASES:
         if match := re.search(case.pattern, message):
-            words = {**match.groupdict(), "start": start, "open": brackets[0]}
-            problem = case.problem.format(**words)
-            remedy = case.remedy.format(close=brackets[1])
-            return YamlProblem(start if case.is_at_start else line, f"bad YAML: {problem}", remedy)
+            placeholders = {**match.groupdict(), "start": start, "open": brackets[0]}
+            explanation = case.problem.format(**placeholders)
+            hint = case.remedy.format(close=brackets[1])
+            return YamlProblem(
+                start if case.is_at_start else line, f"bad YAML: {explanation}", hint
+            )
     return YamlProblem(line, f"bad YAML: {message}")
 
 
@@ -150,8 +152,8 @@ def explain_character(text: str, error: yaml.reader.ReaderError) -> YamlProblem:
     """Explain a character that no text may hold."""
     line = text.count("\n", 0, error.position) + 1
     code = error.character if isinstance(error.character, int) else ord(error.character)
-    problem = f"not text: it holds a control character, of number {code}"
-    return YamlProblem(line, problem, "remove it, or name a text file")
+    message = f"not text: it holds a control character, of number {code}"
+    return YamlProblem(line, message, "remove it, or name a text file")
 
 
 def explain_bytes(data: bytes, position: int) -> YamlProblem:
@@ -160,6 +162,6 @@ def explain_bytes(data: bytes, position: int) -> YamlProblem:
     for start, kind in MARKS:
         if data.startswith(start):
             is_text = kind.endswith("text")
-            remedy = "save it as UTF-8" if is_text else "name a YAML file, such as RUN/recipe.yaml"
-            return YamlProblem(1, f"not UTF-8 text but {kind}", remedy)
+            hint = "save it as UTF-8" if is_text else "name a YAML file, such as RUN/recipe.yaml"
+            return YamlProblem(1, f"not UTF-8 text but {kind}", hint)
     return YamlProblem(line, "not UTF-8 text", "save it as UTF-8")

@@ -144,8 +144,8 @@ class DataModule(L.LightningDataModule):
             OptionError: There are no workers.
         """
         if factor is not None and not workers:
-            problem = "no worker loads batches in advance"
-            raise OptionError("prefetch_factor", f"{problem}; set workers, or leave it out")
+            message = "no worker loads batches in advance"
+            raise OptionError("prefetch_factor", f"{message}; set workers, or leave it out")
         self.prefetch_factor = factor
 
     @abstractmethod
@@ -238,8 +238,8 @@ class DataModule(L.LightningDataModule):
         Raises:
             OptionError: The source has its own samples.
         """
-        problem = f"{self.name} has its own samples, and datasets were passed too"
-        raise OptionError("name", f"{problem}; leave data.name or the datasets out")
+        message = f"{self.name} has its own samples, and datasets were passed too"
+        raise OptionError("name", f"{message}; leave data.name or the datasets out")
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
         """Read files into batches that are preprocessed as in evaluation. It needs no `setup`.

@@ -135,8 +135,8 @@ def _interpolate(
     else:
         # Kneser-Ney counts in how many contexts a shorter n-gram occurs.
         extended = np.flatnonzero(preceding[:split] >= length)
-        first = extended[np.unique(grams[length + 1][extended], return_index=True)[1]]
-        counts = np.bincount(longer[first], minlength=size)
+        first_places = extended[np.unique(grams[length + 1][extended], return_index=True)[1]]
+        counts = np.bincount(longer[first_places], minlength=size)
         if has_documents:
             counts[np.unique(longer[:split][preceding[:split] == length - 1])] += 1
 
@@ -153,9 +153,9 @@ def _interpolate(
     context = contexts[split:]
     # The first tokens of a document have no full context: they use shorter n-grams.
     total = np.where(preceding[split:] >= length - 1, totals[context], 0)
-    kept = np.maximum(counts[longer[split:]] - discount, 0)
+    discounted = np.maximum(counts[longer[split:]] - discount, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        mixed = (kept + discount * kinds[context] * lower) / total
+        mixed = (discounted + discount * kinds[context] * lower) / total
     return np.where(total > 0, mixed, lower)
 
 
@@ -387,11 +387,13 @@ def _read_pixels(
             resized = resized.flatten(0, 2)[has_class]
         chunks.append(_Pixels(pixels, classes[has_class], resized))
     parts = [[part for part in column if part is not None] for column in zip(*chunks, strict=True)]
-    pixels, classes, *rest = (torch.cat(part) for part in parts if part)
+    pixels, classes, *resized_parts = (torch.cat(part) for part in parts if part)
     if len(classes) > MAX_PIXELS:
         drawn = np.random.default_rng(0).choice(len(classes), MAX_PIXELS, replace=False)
-        pixels, classes, *rest = (part[drawn] for part in (pixels, classes, *rest))
-    return _Pixels(pixels, classes, *rest)
+        pixels, classes, *resized_parts = (
+            part[drawn] for part in (pixels, classes, *resized_parts)
+        )
+    return _Pixels(pixels, classes, *resized_parts)
 
 
 def score_points(train: Any, test: Any, spec: PointSpec) -> Baselines:

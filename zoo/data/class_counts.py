@@ -117,15 +117,15 @@ def count_drawn(
     """
     # a random order, because tables may be sorted by class
     order = np.random.default_rng(0).permutation(total).tolist()
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     end = time.monotonic() + MAX_SECONDS
     done = 0
     while done < total:
-        found += read(order[done : done + LEAST_READ])
+        counts += read(order[done : done + LEAST_READ])
         done = min(done + LEAST_READ, total)
-        if wanted <= found.keys() or time.monotonic() > end:
+        if wanted <= counts.keys() or time.monotonic() > end:
             break
-    return found, done
+    return counts, done
 
 
 def check_counts(
@@ -149,20 +149,20 @@ def check_counts(
     is_training = split == "train"
     is_single = bool(counts.classes) and len(counts.present) < 2
     facts = [_describe_missing(counts, names), _describe_ignored(counts)]
-    text = f"{counts.place}: {'; '.join(filter(None, facts))}"
-    remedy = f"; {counts.remedy}" if counts.remedy else ""
+    summary = f"{counts.place}: {'; '.join(filter(None, facts))}"
+    hint = f"; {counts.remedy}" if counts.remedy else ""
 
     is_assumed = counts.assumed is not None and bool(counts.ignored.get(counts.assumed))
     if may_refuse and is_assumed and counts.missing and (is_training or is_single):
-        raise OptionError("ignore", f"{text}{remedy}")
+        raise OptionError("ignore", f"{summary}{hint}")
     is_useless = counts.is_complete and (is_single or not counts.targets)
     if may_refuse and is_training and is_useless:
-        raise DataError(f"{text}; a model would learn nothing{remedy}")
+        raise DataError(f"{summary}; a model would learn nothing{hint}")
     if counts.missing or not counts.targets:
         # small splits of evaluation often lack some classes
-        log.log(logging.WARNING if is_training or is_single else logging.INFO, text + remedy)
+        log.log(logging.WARNING if is_training or is_single else logging.INFO, summary + hint)
     elif counts.ignored_share >= HIGH_SHARE:
-        log.warning(text)
+        log.warning(summary)
 
 
 def _describe_missing(counts: ClassCounts, names: Sequence[str]) -> str:
@@ -186,12 +186,12 @@ def _describe_ignored(counts: ClassCounts) -> str:
     if not shares:
         return ""
     listed = ", ".join(shares[:MAX_LISTED])
-    rest = f" and others ({len(shares) - MAX_LISTED})" if len(shares) > MAX_LISTED else ""
-    return f"{listed}{rest}, which means no class"
+    remainder = f" and others ({len(shares) - MAX_LISTED})" if len(shares) > MAX_LISTED else ""
+    return f"{listed}{remainder}, which means no class"
 
 
 def _list_classes(numbers: Sequence[int], names: Sequence[str]) -> str:
     """Return classes by their numbers, and by their names if they have some."""
     listed = [str(n) if names[n] == str(n) else f"{n} ({names[n]})" for n in numbers[:MAX_LISTED]]
-    rest = f" and {len(numbers) - MAX_LISTED} more" if len(numbers) > MAX_LISTED else ""
-    return f"class {join_words(listed, 'or')}{rest}"
+    remainder = f" and {len(numbers) - MAX_LISTED} more" if len(numbers) > MAX_LISTED else ""
+    return f"class {join_words(listed, 'or')}{remainder}"

@@ -50,8 +50,8 @@ def select_digits(seed: int, number: int) -> tuple[Tensor, Tensor]:
     images, labels = load_digits()
     order = np.random.default_rng(seed).permutation(COUNT)
     ends = np.cumsum([round(fraction * COUNT) for fraction in FRACTIONS[:-1]])
-    own = np.split(order, ends)[number]
-    return images[own], labels[own]
+    chosen = np.split(order, ends)[number]
+    return images[chosen], labels[chosen]
 
 
 @register

@@ -47,8 +47,8 @@ def find_not_finite(values: NDArray[Any] | Tensor, dtype: torch.dtype) -> NotFin
     index = tuple((~numbers.to(dtype).isfinite()).nonzero()[0].tolist())
     value = float(numbers[index])
     name = str(dtype).removeprefix("torch.")
-    problem = f"is infinite in {name}" if math.isfinite(value) else "is not a finite number"
-    return NotFinite(index, f"{value:g} {problem}")
+    fault = f"is infinite in {name}" if math.isfinite(value) else "is not a finite number"
+    return NotFinite(index, f"{value:g} {fault}")
 
 
 def explain_lost_differences(pos: NDArray[Any], noun: str = "coordinates") -> str:

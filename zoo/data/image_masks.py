@@ -100,8 +100,8 @@ class ImageMasks(Images):
         check_classes(classes)
         count = classes if isinstance(classes, int) else len(classes)
         if count > MAX_CLASSES:
-            problem = "to save memory, a batch holds the classes of pixels in 16 bits"
-            raise OptionError("classes", f"{count:,}; {problem}, at most {MAX_CLASSES:,}")
+            message = "to save memory, a batch holds the classes of pixels in 16 bits"
+            raise OptionError("classes", f"{count:,}; {message}, at most {MAX_CLASSES:,}")
         super().__init__(
             seed,
             image=image,
@@ -115,8 +115,8 @@ class ImageMasks(Images):
         if numbers is not None:
             _check_numbers(numbers, count, first)
         elif first + count - 1 > MAX_NUMBER:
-            problem = f"classes are numbered up to {first + count - 1:,}, and the numbers of masks"
-            raise OptionError("first", f"{problem} have 16 bits, up to {MAX_NUMBER:,}")
+            message = f"classes are numbered up to {first + count - 1:,}, and the numbers of masks"
+            raise OptionError("first", f"{message} have 16 bits, up to {MAX_NUMBER:,}")
         in_order = tuple(range(first, first + count)) if numbers is None else numbers
         # 255 is a class only where the numbers of classes reach it
         self.assumed = USUAL_IGNORED if ignore is None and USUAL_IGNORED not in in_order else None
@@ -155,11 +155,13 @@ class ImageMasks(Images):
         place, files = find_files(self.path)
         if files is None and Path(place).is_dir():
             inside = [*Path(place).rglob("*")]
-            if not any(is_table(one) or one.suffix == ".tar" for one in inside):
+            if not any(is_table(path) or path.suffix == ".tar" for path in inside):
                 image, mask = self.columns
-                found = ", ".join(sorted(one.name for one in Path(place).iterdir() if one.is_dir()))
-                problem = f"no table, and no folders {image} and {mask}, but {found or 'none'}"
-                raise DataError(f"{self.path}: {problem}; set data.image and data.mask")
+                folders = ", ".join(
+                    sorted(path.name for path in Path(place).iterdir() if path.is_dir())
+                )
+                message = f"no table, and no folders {image} and {mask}, but {folders or 'none'}"
+                raise DataError(f"{self.path}: {message}; set data.image and data.mask")
 
     def open_tables(self, streaming: bool) -> Mapping[str, Any]:
         return open_tables(self.path) if self.folders is None else list_pairs(*self.folders)
@@ -202,22 +204,22 @@ class ImageMasks(Images):
                 number = int(rows[row])
                 with collect_damage(errors, number, f"{self.path}, {split}, row {number}"):
                     content = access.read(table[number]["mask"])
-                    numbers, found = np.unique(masks.read_numbers(content), return_counts=True)
-                    counts.update(dict(zip(numbers.tolist(), found.tolist(), strict=True)))
+                    numbers, amounts = np.unique(masks.read_numbers(content), return_counts=True)
+                    counts.update(dict(zip(numbers.tolist(), amounts.tolist(), strict=True)))
             return counts
 
         classes = masks.list_classes()
         wanted = {number for number, name in classes.items() if name != excluded}
-        found, read_count = count_drawn(len(rows), read, wanted)
+        counted, read_count = count_drawn(len(rows), read, wanted)
         if errors and len(errors) == read_count:
             raise DataError(next(iter(errors.values())))
         counts = [0] * len(masks.numbers)
         for number in wanted:
-            counts[classes[number]] = found[number]
+            counts[classes[number]] = counted[number]
         # other numbers are refused where they are read
         ignored = {
             number: count
-            for number, count in found.items()
+            for number, count in counted.items()
             if masks.is_ignored(number) or classes.get(number) == excluded
         }
         place = self.path if self.folders is None else str(Path(self.path, self.columns[1]))
@@ -231,14 +233,14 @@ class ImageMasks(Images):
             read=read_count,
             total=len(rows),
             place=f"{place}, {split}",
-            remedy=self._explain_numbers(found),
+            remedy=self._explain_numbers(counted),
         )
 
-    def _explain_numbers(self, found: Mapping[int, int]) -> str:
+    def _explain_numbers(self, counted: Mapping[int, int]) -> str:
         """Return what to set where a class has no pixel, by the numbers found in masks."""
-        if self.assumed is None or not found.get(self.assumed):
+        if self.assumed is None or not counted.get(self.assumed):
             return f"the first class has the number {self._masks.numbers[0]} in masks"
-        listed = f", such as {sorted(found)}" if len(found) == len(self._masks.numbers) else ""
+        listed = f", such as {sorted(counted)}" if len(counted) == len(self._masks.numbers) else ""
         return (
             f"if {self.assumed} is a class, list the numbers of all classes in data.numbers"
             f"{listed}, or write masks of 0, 1 and so on; if it is none, set data.ignore "
@@ -275,15 +277,15 @@ def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:
     Raises:
         DataError: A file of one folder has no file of the same name in the other, or there is none.
     """
-    found = _list_stems(images), _list_stems(masks)
-    for own, other, place in ((found[0], found[1], masks), (found[1], found[0], images)):
-        alone = sorted(own.keys() - other.keys())
+    stems = _list_stems(images), _list_stems(masks)
+    for present, opposite, place in ((stems[0], stems[1], masks), (stems[1], stems[0], images)):
+        alone = sorted(present.keys() - opposite.keys())
         if alone:
-            problem = f"{own[alone[0]]} has no file of the same name in {place}"
-            raise DataError(f"{problem} ({len(alone)} of {len(own)} have none)")
-    if not found[0]:
+            message = f"{present[alone[0]]} has no file of the same name in {place}"
+            raise DataError(f"{message} ({len(alone)} of {len(present)} have none)")
+    if not stems[0]:
         raise DataError(f"{images}: {describe_absence(images / '*')}")
-    for path in [*found[0].values(), *found[1].values()]:
+    for path in [*stems[0].values(), *stems[1].values()]:
         # tables of Arrow hold UTF-8
         with guard_reading(path, lambda _: "its name is not UTF-8; rename the file"):
             str(path).encode()
@@ -291,11 +293,11 @@ def list_pairs(images: Path, masks: Path) -> Mapping[str, Any]:
         import datasets
 
     rows: dict[str, dict[str, list[str]]] = {}
-    for stem in sorted(found[0]):
+    for stem in sorted(stems[0]):
         split = stem.parts[0] if len(stem.parts) > 1 else "train"
         columns = rows.setdefault(split, {"image": [], "mask": []})
-        columns["image"].append(str(found[0][stem]))
-        columns["mask"].append(str(found[1][stem]))
+        columns["image"].append(str(stems[0][stem]))
+        columns["mask"].append(str(stems[1][stem]))
     return {split: datasets.Dataset.from_dict(columns) for split, columns in rows.items()}
 
 
@@ -346,10 +348,10 @@ class MaskDecoder(ImageDecoder):
         classes[(numbers < self.first) | np.isin(numbers, self.ignore)] = IGNORE_INDEX
         if classes.min() == UNKNOWN:
             number = int(numbers[classes == UNKNOWN].max())
-            first = min(self.numbers)
-            problem = f"number {number} in a mask, and {len(self.numbers)} classes from {first}"
-            remedy = "set data.classes or data.numbers, or name it in data.ignore"
-            raise ValueError(f"{problem}; {remedy}")
+            lowest = min(self.numbers)
+            message = f"number {number} in a mask, and {len(self.numbers)} classes from {lowest}"
+            hint = "set data.classes or data.numbers, or name it in data.ignore"
+            raise ValueError(f"{message}; {hint}")
         return classes
 
     def read_numbers(
@@ -377,14 +379,14 @@ class MaskDecoder(ImageDecoder):
         return np.asarray(numbers)
 
 
-def _check_numbers(numbers: tuple[int, ...], classes: int, first: int) -> None:
+def _check_numbers(numbers: tuple[int, ...], classes: int, lowest: int) -> None:
     """Raise OptionError where the numbers of classes are not one for each."""
     if len(numbers) != classes:
-        problem = f"{len(numbers)} numbers for {classes} classes; give one for each"
-        raise OptionError("numbers", problem)
+        message = f"{len(numbers)} numbers for {classes} classes; give one for each"
+        raise OptionError("numbers", message)
     if len(set(numbers)) < len(numbers):
         raise OptionError("numbers", "two classes have the same number; give one for each")
-    if first:
+    if lowest:
         raise OptionError("first", "numbers lists the number of each class; leave one of them out")
 
 
@@ -393,11 +395,11 @@ def _read_numbers(file: Any, size: tuple[int, int] | None) -> Any:
     from PIL import Image
 
     if file.format in LOSSY or file.info.get("compression") in LOSSY:
-        problem = "a mask of JPEG or another lossy format, which changes the numbers of classes"
-        raise ValueError(f"{problem}; save it as PNG from the original")
+        message = "a mask of JPEG or another lossy format, which changes the numbers of classes"
+        raise ValueError(f"{message}; save it as PNG from the original")
     if file.mode not in INDEXED_MODES:
-        problem = f"a mask with colours ({file.mode}), which are no class numbers"
-        raise ValueError(f"{problem}; save it with a palette or one channel")
+        message = f"a mask with colours ({file.mode}), which are no class numbers"
+        raise ValueError(f"{message}; save it with a palette or one channel")
     if size is not None and file.size != size:
         shapes = join_words(f"{width} x {height}" for width, height in (file.size, size))
         raise ValueError(f"mask and image differ in size, {shapes} pixels")

@@ -144,8 +144,8 @@ class Images(LabelledTable):
         self.keeps_aspect, self.pack, self.augment = aspect == "keep", pack, augment
         check_aspect(self.keeps_aspect, pack)
         if self.keeps_aspect and resize != "crop":
-            problem = f"{resize} changes the shape of images, and aspect keeps it"
-            raise OptionError("resize", f"{problem}; leave one of them out")
+            message = f"{resize} changes the shape of images, and aspect keeps it"
+            raise OptionError("resize", f"{message}; leave one of them out")
         self._decoder = ImageDecoder(get_sides(size), channels, resize, max_megapixels)
         # images of several sizes are cropped and flipped where they are decoded
         self.transform = ImageTransform(
@@ -165,8 +165,8 @@ class Images(LabelledTable):
             return ImageSpec(*shape, self.classes)
         names = list_declared_classes(self.select_table(self.open_tables(True), "train"))
         if not names:
-            problem = "the labels are plain numbers; set the number of classes"
-            raise OptionError("classes", problem)
+            message = "the labels are plain numbers; set the number of classes"
+            raise OptionError("classes", message)
         check_classes(names)
         return ImageSpec(*shape, len(names), names=names)
 
@@ -188,9 +188,9 @@ class Images(LabelledTable):
         # These mix images of a batch, or draw for all of them at once.
         for key in ("crop", "randaugment", "erasing", "mixup", "cutmix"):
             if getattr(self.augment, key):
-                problem = "it needs images of one size in a batch, and aspect keeps that of each"
-                remedy = "leave it out, or set aspect to fixed"
-                raise OptionError(f"augment.{key}", f"{problem}; {remedy}")
+                message = "it needs images of one size in a batch, and aspect keeps that of each"
+                hint = "leave it out, or set aspect to fixed"
+                raise OptionError(f"augment.{key}", f"{message}; {hint}")
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
@@ -327,9 +327,9 @@ def choose_access(path: str, allow_remote: bool) -> ImageAccess:
         name = path.removeprefix(HUB).partition(":")[0]
         folders = (Path(datasets.config.DOWNLOADED_DATASETS_PATH), Path(HF_HUB_CACHE))
         return ImageAccess(folders, f"hf://datasets/{name}@", allow_remote)
-    found, files = find_files(path)
+    name_or_format, files = find_files(path)
     folder = os.path.commonpath(
-        [os.path.dirname(file) for file in files["train"]] if files else [found]
+        [os.path.dirname(file) for file in files["train"]] if files else [name_or_format]
     )
     return ImageAccess((Path(folder), extracted), allow_remote=allow_remote)
 
@@ -345,7 +345,7 @@ def check_columns(table: Any, image: str, label: str, title: str) -> None:
 
     # Images are bytes, paths or dictionaries of both; types of a stream may be unknown.
     features = table.features or {}
-    remedy = "are data.image and data.label swapped?"
+    hint = "are data.image and data.label swapped?"
     kind = features.get(image)
     types = (*TEXT_TYPES, "binary", "large_binary", "null", MIXED_TYPE)
     if isinstance(kind, datasets.ClassLabel) or getattr(kind, "dtype", types[0]) not in (
@@ -353,9 +353,9 @@ def check_columns(table: Any, image: str, label: str, title: str) -> None:
         "PIL.Image.Image",
         "dict",
     ):
-        raise DataError(f"{title}: column {image} holds numbers, not images; {remedy}")
+        raise DataError(f"{title}: column {image} holds numbers, not images; {hint}")
     if isinstance(features.get(label), datasets.Image):
-        raise DataError(f"{title}: column {label} holds images, not labels; {remedy}")
+        raise DataError(f"{title}: column {label} holds images, not labels; {hint}")
 
 
 class ImageRowReader:
@@ -472,10 +472,10 @@ def _decode_rows(table: Any, reader: ImageRowReader, numbers: NDArray[np.int64])
     images = np.zeros((len(numbers), *reader.decoder.shape), np.uint8)
     labels = np.full(len(numbers), -1)
     errors: dict[int, str] = {}
-    for first in range(0, len(numbers), CHUNK):
-        chunk = numbers[first : first + CHUNK].tolist()
+    for start in range(0, len(numbers), CHUNK):
+        chunk = numbers[start : start + CHUNK].tolist()
         batch = rows.fetch(chunk)
-        sound = [first + at for at, number in enumerate(chunk) if number not in batch.errors]
+        sound = [start + at for at, number in enumerate(chunk) if number not in batch.errors]
         assert isinstance(batch.inputs, Tensor)
         images[sound], labels[sound] = batch.inputs.numpy(), batch.labels.numpy()
         errors |= batch.errors

@@ -52,11 +52,11 @@ class MovingDigits(SyntheticTask):
     ) -> None:
         height, width = get_sides(size)
         if (shorter := min(height, width)) - side < 2 * speed:
-            problem = f"{shorter} pixels leave a digit of {side} pixels no room to move"
-            raise OptionError("size", f"{problem}; make it {side + round(2 * speed)}")
+            message = f"{shorter} pixels leave a digit of {side} pixels no room to move"
+            raise OptionError("size", f"{message}; make it {side + round(2 * speed)}")
         if digits > 1 and label == "digit":
-            problem = f"{digits} digits have no single label; set label to direction"
-            raise OptionError("digits", problem)
+            message = f"{digits} digits have no single label; set label to direction"
+            raise OptionError("digits", message)
         classes = 10 if label == "digit" else HEADINGS
         spec = VideoSpec(channels=1, height=height, width=width, classes=classes, frames=frames)
         super().__init__(seed, spec, train=train, val=val, test=test, **options)
@@ -74,9 +74,11 @@ class MovingDigits(SyntheticTask):
         draws = np.stack([rng.random(1 + 3 * self.digits) for rng in rngs])
         heading = (draws[:, 0] * HEADINGS).astype(np.int64)
         clips, chosen = [], heading
-        for own in np.split(draws[:, 1:], self.digits, axis=1):  # [B, 3]
-            chosen = (own[:, 0] * len(labels)).astype(np.int64)
-            corners = torch.from_numpy(self.motion.compute_paths(own[:, 1:], heading)).float()
+        for digit_draws in np.split(draws[:, 1:], self.digits, axis=1):  # [B, 3]
+            chosen = (digit_draws[:, 0] * len(labels)).astype(np.int64)
+            corners = torch.from_numpy(
+                self.motion.compute_paths(digit_draws[:, 1:], heading)
+            ).float()
             clips.append(self.motion.render(images[chosen], corners))
         targets = labels.numpy()[chosen] if self.label == "digit" else heading
         return torch.stack(clips).amax(0), torch.from_numpy(targets)

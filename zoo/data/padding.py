@@ -31,7 +31,7 @@ def pad_points(samples: Sequence[PointSample]) -> PointBatch:
 
 def pad_texts(samples: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     """Return texts [B, N] padded with -1, and labels [B]."""
-    texts = [torch.as_tensor(text) for text, _ in samples]
+    texts = [torch.as_tensor(tokens) for tokens, _ in samples]
     padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
     return padded, torch.as_tensor([int(label) for _, label in samples])
 
@@ -44,8 +44,8 @@ def stack_padded(arrays: Sequence[NDArray[Any]], fill: int) -> Tensor:
         fill: The value of padding.
     """
     sides = [max(array.shape[axis] for array in arrays) for axis in (-2, -1)]
-    first = arrays[0]
-    stacked = np.full((len(arrays), *first.shape[:-2], *sides), fill, first.dtype)
+    sample = arrays[0]
+    stacked = np.full((len(arrays), *sample.shape[:-2], *sides), fill, sample.dtype)
     for place, array in zip(stacked, arrays, strict=True):
         place[..., : array.shape[-2], : array.shape[-1]] = array
     return torch.from_numpy(stacked)

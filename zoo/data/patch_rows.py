@@ -37,8 +37,8 @@ def check_aspect(keeps: bool, pack: int | None) -> None:
         OptionError: Images of one size have rows of their own.
     """
     if pack is not None and not keeps:
-        problem = "images of one size fill their rows"
-        raise OptionError("pack", f"{problem}; set aspect to keep, or leave it out")
+        message = "images of one size fill their rows"
+        raise OptionError("pack", f"{message}; set aspect to keep, or leave it out")
 
 
 def fit_grid(height: float, width: float, patches: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def fit_grid(height: float, width: float, patches: int) -> tuple[int, int]:
     exact = height * scale, width * scale
     floors = [min(max(int(side), 1), patches) for side in exact]
     # an axis of less than one patch takes one, and the other axis what is left
-    rows, columns = (min(one, patches // other) for one, other in (floors, floors[::-1]))
+    rows, columns = (min(side, patches // opposite) for side, opposite in (floors, floors[::-1]))
     # one more row or column where the budget has room, for the side that lost the larger share
     for axis in sorted((0, 1), key=lambda axis: floors[axis] / exact[axis]):
         grown = (rows + 1, columns) if axis == 0 else (rows, columns + 1)
@@ -95,8 +95,8 @@ def place_patches(
     for number, (own_rows, own_columns) in enumerate(grids):
         count = own_rows * own_columns
         if pack is not None and count > pack:
-            problem = f"an image of {own_rows} x {own_columns} patches does not fit a row of {pack}"
-            raise OptionError("pack", f"{problem}; write {count} or more")
+            message = f"an image of {own_rows} x {own_columns} patches does not fit a row of {pack}"
+            raise OptionError("pack", f"{message}; write {count} or more")
         # the first row with room, in the order of the images
         room = (row for row, held in enumerate(places) if pack and len(held) + count <= pack)
         row = next(room, len(places))
@@ -104,9 +104,9 @@ def place_patches(
             places.append([])
             members.append([])
         # Padding of the batch has numbers too, which no row contains.
-        first = number * rows * columns
+        corner = number * rows * columns
         places[row] += [
-            first + y * columns + x for y in range(own_rows) for x in range(own_columns)
+            corner + y * columns + x for y in range(own_rows) for x in range(own_columns)
         ]
         members[row].append(number)
     laid_out = _pad(places)

@@ -107,8 +107,8 @@ def _report_damaged_tags() -> Iterator[None]:
         yield
     except Exception as error:
         # the parser of tags raises errors of several kinds
-        problem = "its EXIF tags, which say how it is turned, are damaged"
-        raise ValueError(f"{problem} ({error}); remove them, or write it again") from None
+        message = "its EXIF tags, which say how it is turned, are damaged"
+        raise ValueError(f"{message} ({error}); remove them, or write it again") from None
 
 
 def _reduce_bits(picture: Any, kind: str | None, tags: Mapping[int, Any]) -> Any:
@@ -126,10 +126,10 @@ def _reduce_bits(picture: Any, kind: str | None, tags: Mapping[int, Any]) -> Any
     is_16_bits = mode.startswith("I;16") or (mode == "I" and kind == "PPM")
     is_unsigned = not tags or (np.atleast_1d(tags.get(SAMPLE_FORMAT, 1)) == 1).all()
     if not is_unsigned or kind == "FITS" or (mode in ("I", "F") and not is_16_bits):
-        problem = (
+        message = (
             "its numbers are signed, floating point or of 32 bits, and none is said to be white"
         )
-        raise ValueError(f"{problem}; save it with 8 or 16 bits")
+        raise ValueError(f"{message}; save it with 8 or 16 bits")
     if not is_16_bits:
         return picture
     numbers: Any = np.asarray(picture).astype(np.uint32)
@@ -173,8 +173,8 @@ def _split_alpha(picture: Any, key: Any, raw_mode: str) -> tuple[Any, Any]:
         return picture, None
     # Pillow has reduced the picture to 8 bits, and left the key at 16
     if "16" in raw_mode:
-        problem = "one colour of 16 bits is transparent, and only 8 are read"
-        raise ValueError(f"{problem}; save it with a channel of transparency")
+        message = "one colour of 16 bits is transparent, and only 8 are read"
+        raise ValueError(f"{message}; save it with a channel of transparency")
     numbers = np.asarray(picture)
     if mode == "RGB":
         is_key = (numbers == np.array(key)).all(-1)
@@ -230,8 +230,8 @@ def _find_other_profile(content: bytes, mode: str) -> str | None:
         source = "RGB" if is_rgb and mode == "L" else mode
         transform = ImageCms.buildTransform(profile, ImageCms.createProfile("sRGB"), source, "RGB")
     except (ImageCms.PyCMSError, OSError, TypeError, ValueError) as error:
-        problem = "its colour profile is damaged, or that of another kind of picture"
-        raise ValueError(f"{problem} ({error}); remove it, or save the picture in sRGB") from None
+        message = "its colour profile is damaged, or that of another kind of picture"
+        raise ValueError(f"{message} ({error}); remove it, or save the picture in sRGB") from None
     if source == "CMYK":
         return name
     # a cube of colours, or all greys

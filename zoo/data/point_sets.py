@@ -83,8 +83,8 @@ class PointTable:
         wrong = find_not_finite(numbers, dtype)
         if wrong is None and (square := find_not_finite(numbers**2, torch.float32)):
             # metrics square targets
-            problem = f"the square of {numbers[square.index]:g} is infinite in float32"
-            wrong = NotFinite(square.index, problem)
+            message = f"the square of {numbers[square.index]:g} is infinite in float32"
+            wrong = NotFinite(square.index, message)
         if wrong is not None:
             # one column of lists, or several columns of numbers
             at = wrong.index[0] if len(self.columns.target) > 1 else 0
@@ -111,8 +111,8 @@ class PointTable:
         self._check_finite(self.columns.pos, placed, dtype)
         for number, pos in enumerate(placed):
             if lost := explain_lost_differences(pos):
-                problem = f"{lost}; set data.center to true, or subtract a start"
-                raise self.refuse(number, self.columns.pos[0], problem)
+                message = f"{lost}; set data.center to true, or subtract a start"
+                raise self.refuse(number, self.columns.pos[0], message)
         return replace(self, pos=placed)
 
     def _check_finite(
@@ -122,7 +122,7 @@ class PointTable:
         values = np.concatenate(sets)
         if wrong := find_not_finite(values, dtype):
             at, axis = wrong.index
-            ends = np.cumsum([len(one) for one in sets])
+            ends = np.cumsum([len(points) for points in sets])
             number = int(np.searchsorted(ends, at, side="right"))
             point = at - int(ends[number]) + len(sets[number])
             # one column for all axes, or one column for each
@@ -163,7 +163,7 @@ def _read_table(table: Any, title: str, columns: PointColumns) -> PointTable:
     features = table.features or {}
     for name in columns.target:
         if declared := getattr(features.get(name), "names", None):
-            rows[name] = [None if one is None else declared[one] for one in rows[name]]
+            rows[name] = [None if label is None else declared[label] for label in rows[name]]
     return _build_table(title, columns, rows, len(table))
 
 
@@ -185,20 +185,20 @@ def _read_npz(file: Path, columns: PointColumns) -> PointTable:
     for name, array in held.items():
         # numpy would make numbers of text, of dates in their unit, and of parts of complex numbers
         if array.dtype.kind not in ("biufUS" if name in columns.target else "biuf"):
-            problem = f"{array.dtype}, expected real numbers"
-            raise DataError(f"array {name}: {problem}", place=file, separator=", ")
+            message = f"{array.dtype}, expected real numbers"
+            raise DataError(f"array {name}: {message}", place=file, separator=", ")
         least = 1 if name in columns.target else 2
         if array.ndim not in (least, least + 1) or len(array) != count:
-            problem = f"shape {array.shape}, expected {count} sets and {least} or {least + 1} axes"
-            raise DataError(f"array {name}: {problem}", place=file, separator=", ")
+            message = f"shape {array.shape}, expected {count} sets and {least} or {least + 1} axes"
+            raise DataError(f"array {name}: {message}", place=file, separator=", ")
     if mask is not None:
         shape = held[names[0]].shape[:2]
         if mask.shape != shape or mask.dtype != bool:
-            problem = f"{mask.dtype} of shape {mask.shape}, expected bool of {shape}"
-            raise DataError(f"array {MASK}: {problem}", place=file, separator=", ")
+            message = f"{mask.dtype} of shape {mask.shape}, expected bool of {shape}"
+            raise DataError(f"array {MASK}: {message}", place=file, separator=", ")
         points = {*columns.x, *columns.pos}
         rows: dict[str, Sequence[Any]] = {
-            name: [row[own] for row, own in zip(array, mask, strict=True)]
+            name: [row[present] for row, present in zip(array, mask, strict=True)]
             if name in points and array.shape[:2] == shape
             else [*array]
             for name, array in held.items()
@@ -238,8 +238,8 @@ def _check_names(title: str, names: Sequence[str], present: Sequence[str], noun:
     for name in names:
         if name not in present:
             listed = f"{', '.join(present) or 'none'}{explain_separator(present)}"
-            problem = f"no {noun} {name}; it has {listed}"
-            raise DataError(f"{title}: {problem}; set data.x, data.pos or data.target")
+            message = f"no {noun} {name}; it has {listed}"
+            raise DataError(f"{title}: {message}; set data.x, data.pos or data.target")
 
 
 def _build_table(
@@ -252,7 +252,9 @@ def _build_table(
     if len(columns.target) == 1:
         targets = rows[columns.target[0]]
     elif columns.target:
-        targets = [[*values] for values in zip(*(rows[one] for one in columns.target), strict=True)]
+        targets = [
+            [*values] for values in zip(*(rows[name] for name in columns.target), strict=True)
+        ]
     # still without points: reading a cell needs it to name the row in messages
     table = PointTable(title, columns, [], [], targets)
     x, pos = [], []
@@ -261,17 +263,19 @@ def _build_table(
             name: _read_cell(table, number, name, rows[name][number])
             for name in (*columns.x, *columns.pos)
         }
-        first = columns.x[0]
+        reference = columns.x[0]
         for name, part in parts.items():
-            if len(part) != len(parts[first]):
-                problem = f"{len(part)} points, but {len(parts[first])} in column {first}"
-                raise table.refuse(number, name, problem)
+            if len(part) != len(parts[reference]):
+                message = f"{len(part)} points, but {len(parts[reference])} in column {reference}"
+                raise table.refuse(number, name, message)
         x.append(np.concatenate([parts[name] for name in columns.x], axis=1))
         pos.append(np.concatenate([parts[name] for name in columns.pos], axis=1))
-        for name, own, known in (("x", x, x[0]), ("pos", pos, pos[0])):
-            if own[-1].shape[1] != known.shape[1]:
-                problem = f"{own[-1].shape[1]} numbers for a point, {known.shape[1]} in row 0"
-                raise table.refuse(number, getattr(columns, name)[0], problem)
+        for name, blocks, first_block in (("x", x, x[0]), ("pos", pos, pos[0])):
+            if blocks[-1].shape[1] != first_block.shape[1]:
+                message = (
+                    f"{blocks[-1].shape[1]} numbers for a point, {first_block.shape[1]} in row 0"
+                )
+                raise table.refuse(number, getattr(columns, name)[0], message)
     return PointTable(title, columns, x, pos, targets)
 
 
@@ -284,9 +288,9 @@ def _read_cell(table: PointTable, number: int, column: str, value: Any) -> NDArr
     try:
         cell = np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError):
-        problem = f"{value!r:.60} is no list of a number, or of equally many, for each point"
-        raise table.refuse(number, column, problem) from None
+        message = f"{value!r:.60} is no list of a number, or of equally many, for each point"
+        raise table.refuse(number, column, message) from None
     if cell.ndim not in (1, 2) or not cell.size:
-        problem = "there is no point" if not cell.size else "it is no list with an item per point"
-        raise table.refuse(number, column, problem)
+        message = "there is no point" if not cell.size else "it is no list with an item per point"
+        raise table.refuse(number, column, message)
     return cell[:, None] if cell.ndim == 1 else cell

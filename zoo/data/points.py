@@ -102,8 +102,8 @@ class PointFiles(DataModule):
             return PointSpec(features, axes, length, len(names), names=names)
         targets = np.stack([sample.target for sample in self._select("train")])
         if lost := explain_lost_differences(targets, "targets"):
-            problem = f"{lost}; subtract a start"
-            raise DataError(f"{table.title}, column {', '.join(self.columns.target)}: {problem}")
+            message = f"{lost}; subtract a start"
+            raise DataError(f"{table.title}, column {', '.join(self.columns.target)}: {message}")
         # A target that never varies keeps its unit.
         stds = [float(std) or 1.0 for std in targets.std(0)]
         means = tuple(map(float, targets.mean(0)))
@@ -131,9 +131,9 @@ class PointFiles(DataModule):
         if not is_class:
             numbers = table.read_numbers(number, self.dtype)
             if len(numbers) != self.target_width:
-                first = f"{self.target_width} in row 0 of {self.tables[self.splits.train].title}"
-                problem = f"{len(numbers)} numbers to predict, and {first}"
-                raise table.refuse(number, self.columns.target[0], problem)
+                expected = f"{self.target_width} in row 0 of {self.tables[self.splits.train].title}"
+                message = f"{len(numbers)} numbers to predict, and {expected}"
+                raise table.refuse(number, self.columns.target[0], message)
             return numbers
         spec = self.trained or self.spec
         try:
@@ -162,8 +162,8 @@ class PointFiles(DataModule):
         if spec.classes is not None:
             names, tested = set(spec.names), self.spec.names
             if tested and names and not set(tested) <= names:
-                problem = f"{', '.join(tested)}, but the model was trained with "
-                raise OptionError("classes", f"{problem}{', '.join(spec.names)}")
+                message = f"{', '.join(tested)}, but the model was trained with "
+                raise OptionError("classes", f"{message}{', '.join(spec.names)}")
             # A part of the classes may be missing in the data of an evaluation.
             self.trained = self.spec = spec
 
@@ -202,8 +202,8 @@ class PointFiles(DataModule):
             (table,) = open_point_tables(str(path), columns).values()
             if table.width != (spec.features, spec.axes):
                 widths = "{} features and {} coordinates".format(*table.width)
-                problem = f"the model reads {spec.features} and {spec.axes}"
-                raise DataError(f"its points have {widths}; {problem}")
+                message = f"the model reads {spec.features} and {spec.axes}"
+                raise DataError(f"its points have {widths}; {message}")
             count = len(table.x)
             table = table.place(self.dtype, center=self.center)
             sets = [PointSample(table.x[n], table.pos[n], 0) for n in range(count)]

@@ -53,11 +53,11 @@ def read_topics() -> list[Document]:
 def read_library() -> list[Document]:
     """Return the help topics and the modules of the running Python, ordered by a hash of names."""
     root = Path(sysconfig.get_path("stdlib"))
-    documents = [Document(f"topic {one.name}", one.text) for one in read_topics()]
+    documents = [Document(f"topic {topic.name}", topic.text) for topic in read_topics()]
     for path in root.rglob("*.py"):
         parts = path.relative_to(root).parts
         is_built = path.name.startswith("_sysconfigdata")  # differs from machine to machine
         if is_built or parts[0] in SKIPPED_PACKAGES or SKIPPED_FOLDERS.intersection(parts):
             continue
         documents.append(Document("/".join(parts), path.read_text("utf-8").strip() + "\n\n"))
-    return sorted(documents, key=lambda one: hashlib.sha256(one.name.encode()).digest())
+    return sorted(documents, key=lambda document: hashlib.sha256(document.name.encode()).digest())

@@ -27,9 +27,9 @@ class ProcessShare:
 
     def take(self, batch: Any) -> Any:
         """Return this process' slice of a sequence. Slices differ in length by at most one."""
-        size, rest = divmod(len(batch), self.world_size)
-        start = self.rank * size + min(self.rank, rest)
-        return batch[start : start + size + (self.rank < rest)]
+        size, remainder = divmod(len(batch), self.world_size)
+        start = self.rank * size + min(self.rank, remainder)
+        return batch[start : start + size + (self.rank < remainder)]
 
 
 class ResumableSampler(Sampler[list[Key]]):
@@ -56,8 +56,8 @@ class ResumableSampler(Sampler[list[Key]]):
             raise DataError("no samples: a split of the data, or a fraction of one, is empty")
         if min(count, global_batch_size) < share.world_size:
             few = count < global_batch_size
-            what = f"{count} samples" if few else f"a batch of {global_batch_size}"
-            raise DataError(f"{what} cannot be split among {share.world_size} processes")
+            source = f"{count} samples" if few else f"a batch of {global_batch_size}"
+            raise DataError(f"{source} cannot be split among {share.world_size} processes")
 
         self.total = count
         self.global_batch_size, self.share = global_batch_size, share
@@ -81,17 +81,17 @@ class ResumableSampler(Sampler[list[Key]]):
         return len(self._batch_ends())
 
     def __iter__(self) -> Iterator[list[Key]]:
-        first, self.skip = self.skip, 0
+        start, self.skip = self.skip, 0
         indices = np.arange(self.total)
         if self.seed is not None and self.shuffled:
             # not torch's generator, whose state depends on what the model has drawn
             indices = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
         # A resumed epoch may start in the middle of a batch, if the batch size has changed.
         for end in self._batch_ends():
-            if end > first:
-                own = [int(index) for index in self.share.take(indices[first:end])]
-                yield list(own) if self.seed is None else [(self.epoch, index) for index in own]
-                first = end
+            if end > start:
+                batch = [int(index) for index in self.share.take(indices[start:end])]
+                yield list(batch) if self.seed is None else [(self.epoch, index) for index in batch]
+                start = end
 
     def _batch_ends(self) -> list[int]:
         """Return the end of each batch. In evaluation every process has a part of every batch."""

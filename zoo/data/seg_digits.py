@@ -59,11 +59,11 @@ class SegDigits(SyntheticTask):
     ) -> None:
         height, width = get_sides(size)
         if least > most:
-            problem = f"digits of at least {least} pixels, but at most {most}"
-            raise OptionError("least", f"{problem}; write {most} or less")
+            message = f"digits of at least {least} pixels, but at most {most}"
+            raise OptionError("least", f"{message}; write {most} or less")
         if most > min(height, width):
-            problem = f"digits of {most} pixels on a canvas of {height} x {width}"
-            raise OptionError("most", f"{problem}; write {min(height, width)} or less")
+            message = f"digits of {most} pixels on a canvas of {height} x {width}"
+            raise OptionError("most", f"{message}; write {min(height, width)} or less")
         spec = SegmentationSpec(1, height, width, classes=len(NAMES), names=NAMES)
         super().__init__(seed, spec, train=train, val=val, test=test, **options)
         self.spec: SegmentationSpec = spec  # narrower than of other tasks

@@ -152,8 +152,8 @@ class DataSpec:
             if type(size) is not int or size < 1:
                 raise ValueError(f"{size!r:.40} is no size of a sample and no number of classes")
         if math.prod(sizes) > MAX_SAMPLE:
-            problem = f"{math.prod(sizes):,} tokens or numbers, expected at most {MAX_SAMPLE:,}"
-            raise ValueError(f"a sample has {problem}")
+            message = f"{math.prod(sizes):,} tokens or numbers, expected at most {MAX_SAMPLE:,}"
+            raise ValueError(f"a sample has {message}")
         names = self.class_names
         if names and (len(names) != classes or not all(isinstance(name, str) for name in names)):
             raise ValueError(f"the names of {classes} classes are not so many texts")
@@ -178,8 +178,8 @@ class DataSpec:
             theirs, ours = getattr(other, key), getattr(self, key)
             if theirs != ours:
                 option = key if key in SOURCE_OPTIONS else ""
-                problem = f"{theirs} {key}, but the model was trained with {ours}"
-                raise OptionError(option, problem)
+                message = f"{theirs} {key}, but the model was trained with {ours}"
+                raise OptionError(option, message)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for a checkpoint; `zoo.run.checkpoint` reads it."""
@@ -299,13 +299,13 @@ class SegmentationSpec(ImageSpec):
         return {**super().to_dict(), "masks": True}
 
     def list_numberings(self, batch: Any, ignored: int) -> Iterator[Numbering]:
-        remedy = "; set task.ignore_index if it stands for no class"
+        hint = "; set task.ignore_index if it stands for no class"
         masks = torch.as_tensor(batch[-1])
-        yield Numbering(masks, self.classes, "class", (IGNORE_INDEX, ignored), remedy)
+        yield Numbering(masks, self.classes, "class", (IGNORE_INDEX, ignored), hint)
 
     def explain_misfit(self, batch: Any, *, any_shape: bool = False) -> str:
-        if problem := super().explain_misfit(batch, any_shape=any_shape):
-            return problem
+        if misfit := super().explain_misfit(batch, any_shape=any_shape):
+            return misfit
         images, masks = batch[0], batch[-1]
         shape = tuple(masks.shape[1:])
         sides = images.shape[2:] if any_shape else self.grid
@@ -358,8 +358,8 @@ class TokenSpec(DataSpec):
     def check_tested(self, other: DataSpec, source: str) -> None:
         vocabulary = other.token_vocabulary
         if vocabulary is None or vocabulary.to_dict() != self.vocabulary.to_dict():
-            problem = f"{source} has another vocabulary than the data of training"
-            raise OptionError("name", f"{problem}; choose text")
+            message = f"{source} has another vocabulary than the data of training"
+            raise OptionError("name", f"{message}; choose text")
         super().check_tested(other, source)
 
     def to_dict(self) -> dict[str, Any]:

@@ -82,18 +82,18 @@ class TextClassification(LabelledTable):
     def adopt_spec(self, spec: DataSpec) -> None:
         if not isinstance(spec, TextClassificationSpec):
             raise OptionError("", "the model was not trained on texts with labels")
-        own = self.classes if isinstance(self.classes, tuple) else ()
-        count = len(own) or self.classes or spec.classes
+        names = self.classes if isinstance(self.classes, tuple) else ()
+        count = len(names) or self.classes or spec.classes
         if count != spec.classes:
-            problem = f"{count} classes, but the model was trained with {spec.classes}"
-            raise OptionError("classes", problem)
+            message = f"{count} classes, but the model was trained with {spec.classes}"
+            raise OptionError("classes", message)
         # The names must be those of the model; their order may differ.
-        map_classes(own, spec.names, spec.classes, "data.classes")
+        map_classes(names, spec.names, spec.classes, "data.classes")
         self.vocabulary = vocabulary_from_dict(spec.vocabulary.to_dict())
         # Readers were made for the classes before.
         self.subsets.clear()
         self.spec = TextClassificationSpec(
-            self.length, self.vocabulary, spec.classes, spec.names or own
+            self.length, self.vocabulary, spec.classes, spec.names or names
         )
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:
@@ -105,9 +105,9 @@ class TextClassification(LabelledTable):
     def select_table(self, tables: Mapping[str, Any], split: str) -> Any:
         name = self.splits.find_table(split)
         table = select_split(tables, name, self.columns, self.path)
-        text, label = self.columns
-        check_text_column(table, text, f"{self.path}: column {text} of {name}")
-        return rename_columns(table, {text: "text", label: "label"})
+        column, label = self.columns
+        check_text_column(table, column, f"{self.path}: column {column} of {name}")
+        return rename_columns(table, {column: "text", label: "label"})
 
     def build_reader(self, table: Any, split: str, title: str) -> TextRowReader:
         order = self._map_labels(table, split)
@@ -118,6 +118,6 @@ class TextClassification(LabelledTable):
     def _map_labels(self, table: Any, split: str) -> tuple[int, ...]:
         """Return the model's class for each integer label of a table."""
         listed = self.classes if isinstance(self.classes, tuple) else ()
-        own = list_declared_classes(table) or listed
+        names = list_declared_classes(table) or listed
         title = f"{self.path}, {self.splits.find_table(split)},"
-        return map_classes(own, self.spec.names, self.spec.classes, title)
+        return map_classes(names, self.spec.names, self.spec.classes, title)

@@ -63,8 +63,8 @@ class TextStream(DataModule):
         super().__init__()
         self.set_prefetch_factor(prefetch_factor, workers)
         if path is None:
-            remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
-            raise OptionError("path", f"missing: {remedy}")
+            hint = "set it to the location of your table, or to a dataset as hub:owner/name"
+            raise OptionError("path", f"missing: {hint}")
         self.splits = SplitOptions(train, val, test)
         self.seed, self.path, self.tokenizer, self.column = seed, path, tokenizer, text
         self.separator, self.documents, self.workers = between, documents, workers
@@ -166,11 +166,11 @@ class StreamedTextLoader(StreamingLoader):
         self.packing = Packing(self._encode, length, keep_rest=stream is None)
         self.cursor = self.first_cursor = Cursor()
 
-    def _encode(self, number: int, text: str | NDArray[Any]) -> NDArray[Any]:
-        if not isinstance(text, str):
-            return text
+    def _encode(self, number: int, row: str | NDArray[Any]) -> NDArray[Any]:
+        if not isinstance(row, str):
+            return row
         try:
-            return self.vocabulary.encode_array(text)
+            return self.vocabulary.encode_array(row)
         except OptionError as error:
             raise DataError(f"{self.title}, text {number}: {error}") from None
 
@@ -188,8 +188,8 @@ class StreamedTextLoader(StreamingLoader):
             yield batch
         if not self.delivered:
             needed = f"the {self.packing.length + 1} tokens of a window"
-            problem = f"lacks {needed} for each of {self.share.world_size} processes"
-            raise DataError(f"{self.title}: {problem}; choose a smaller data.length")
+            message = f"lacks {needed} for each of {self.share.world_size} processes"
+            raise DataError(f"{self.title}: {message}; choose a smaller data.length")
         self.cursor = Cursor()
 
     def read_batches(self) -> Iterator[tuple[int, tuple[Cursor, TextBatch]]]:
@@ -198,7 +198,7 @@ class StreamedTextLoader(StreamingLoader):
         texts: Iterator[Any]
         if self.encoded is None:
             rows = iterate_texts(self.iterate_rows(), self.separator, self.title)
-            texts = (text for _, text in rows)
+            texts = (content for _, content in rows)
         else:
             texts = (tokens for tokens in self.iterate_rows() if len(tokens))
         windows = self.packing.pack(texts, self.cursor)

@@ -44,8 +44,8 @@ class TextTable(CorpusSource):
         **options: Unpack[CorpusOptions],
     ) -> None:
         if path is None:
-            remedy = "set it to the location of your table, or to a dataset as hub:owner/name"
-            raise OptionError("path", f"missing: {remedy}")
+            hint = "set it to the location of your table, or to a dataset as hub:owner/name"
+            raise OptionError("path", f"missing: {hint}")
         rows = TableDocuments(path, text, between, SplitOptions(train, val, test), seed)
         super().__init__(seed, rows.read, rows, **options)
         self.path = path
@@ -76,21 +76,21 @@ class TableDocuments:
         for name in dict.fromkeys(map(self.splits.find_table, SPLITS)):
             table = select_text(tables, name, self.column, self.path)
             rows = iterate_texts(table, self.separator, f"{self.path}, {name}")
-            own = [Document(title, text) for title, text in rows]
-            self.counts[name] = len(own)
-            documents += own
+            table_documents = [Document(title, text) for title, text in rows]
+            self.counts[name] = len(table_documents)
+            documents += table_documents
         return documents
 
     def split(self, documents: Sequence[Document]) -> dict[str, list[Document]]:
         """Distribute the documents. See `Splitter`."""
         # Documents are in the order of `read`: those of one table after those of another.
-        parts, first = {}, 0
+        parts, start = {}, 0
         for name, count in self.counts.items():
             for split in SPLITS:
                 if self.splits.find_table(split) == name:
                     numbers = self.splits.draw_rows(split, count, self.seed)
-                    parts[split] = [documents[first + number] for number in numbers]
-            first += count
+                    parts[split] = [documents[start + number] for number in numbers]
+            start += count
         return parts
 
     def cache_key(self) -> list[Any]:

@@ -81,8 +81,8 @@ class TorchDataset(DataModule):
     def spec(self) -> DataSpec:  # type: ignore[override]
         spec = self._get_datasets().spec
         if spec is None:
-            problem = "the datasets come without a spec"
-            raise DataError(f"data: {problem}; pass spec=zoo.ImageSpec(...) or another one")
+            message = "the datasets come without a spec"
+            raise DataError(f"data: {message}; pass spec=zoo.ImageSpec(...) or another one")
         _check_given(spec)
         is_resizable = spec.is_image and len(spec.grid) == 2
         if self.keeps_aspect and not is_resizable:
@@ -173,8 +173,8 @@ class TorchDataset(DataModule):
         )
         if self.keeps_aspect:
             if datasets.collate is not None:
-                problem = "the loaders have a collate function of their own"
-                raise DataError(f"data: {problem}; pass their datasets, or leave data.aspect out")
+                message = "the loaders have a collate function of their own"
+                raise DataError(f"data: {message}; pass their datasets, or leave data.aspect out")
             samples.shaping = Shaping(self.patch_size or 1, self.sides, self.pack)
         return samples
 
@@ -212,8 +212,8 @@ class Shaping:
         height, width = image.shape[-2:]
         if self.sides is None:
             if height % self.patch or width % self.patch:
-                problem = f"{height} x {width} pixels, and a patch has {self.patch}"
-                raise ValueError(f"{problem}; set data.size, which resizes images")
+                message = f"{height} x {width} pixels, and a patch has {self.patch}"
+                raise ValueError(f"{message}; set data.size, which resizes images")
             return image, target
         most = math.prod(side // self.patch for side in self.sides)
         rows, columns = fit_grid(height, width, most)
@@ -250,16 +250,16 @@ class SampleBatches(Dataset[Any]):
         try:
             return len(self.samples)  # type: ignore[arg-type]
         except TypeError:
-            problem = "a dataset needs a length and an index; a stream has none"
-            raise DataError(f"data, {self.split}: {problem}") from None
+            message = "a dataset needs a length and an index; a stream has none"
+            raise DataError(f"data, {self.split}: {message}") from None
 
     def __getitems__(self, keys: Sequence[Key]) -> Any:
         # Only the index of a key matters: such a dataset has no seed of its own.
         numbers = [key[1] if isinstance(key, tuple) else key for key in keys]
         batch = self._fetch(numbers)
         # A class that does not exist would end training within a kernel, which names no sample.
-        for number, problem in self._list_unknown(numbers, batch):
-            raise DataError(f"data, {self.split}, sample {number}: {problem}")
+        for number, message in self._list_unknown(numbers, batch):
+            raise DataError(f"data, {self.split}, sample {number}: {message}")
         return batch
 
     def _check_finite(self, numbers: Sequence[int], batch: Sequence[Any]) -> None:
@@ -318,8 +318,8 @@ class SampleBatches(Dataset[Any]):
         """Check a sample before it is padded. Raises DataError."""
         parts = [np.asarray(to_array(part), np.float64)[None] for part in sample]
         self._check_finite([number], [*map(torch.from_numpy, parts)])
-        if problem := self.spec.explain_sample(sample):
-            raise DataError(f"data, {self.split}, sample {number}: {problem}")
+        if misfit := self.spec.explain_sample(sample):
+            raise DataError(f"data, {self.split}, sample {number}: {misfit}")
 
     def _resize(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Resize images [B, C, H, W] and their masks [B, H, W], if the targets are some."""
@@ -347,17 +347,17 @@ class SampleBatches(Dataset[Any]):
 
     def _list_unknown(self, numbers: Sequence[int], batch: Any) -> Iterator[tuple[int, str]]:
         """Yield the number of each sample with a class or token that does not exist, and why."""
-        for values, count, noun, others, remedy in self.spec.list_numberings(batch, self.ignored):
+        for values, count, noun, ignored, hint in self.spec.list_numberings(batch, self.ignored):
             # check_first refuses other shapes and types with a description of samples
             if values.is_floating_point() or len(values) != len(numbers):
                 continue
             bad = (values < 0) | (values >= count)
-            for other in others:
-                bad &= values != other
+            for excluded in ignored:
+                bad &= values != excluded
             for row in bad.view(len(bad), -1).any(1).nonzero().flatten().tolist():
                 value = int(values[row][bad[row]].flatten()[0])
-                problem = f"{noun} {value}, but there are {count}, counted from 0"
-                yield numbers[row], f"{problem}{remedy}"
+                message = f"{noun} {value}, but there are {count}, counted from 0"
+                yield numbers[row], f"{message}{hint}"
 
     def check_first(self) -> None:
         """Check the first sample against the spec.
@@ -373,11 +373,11 @@ class SampleBatches(Dataset[Any]):
             _inputs, _targets, *_ = batch
         except (TypeError, ValueError, AttributeError) as error:
             summary = (str(error).splitlines() or [type(error).__name__])[0]
-            problem = f"a sample cannot be read, {summary}; {self.spec.sample_form}"
-            raise DataError(f"data, {self.split}: {problem}") from None
-        problem = self.spec.explain_misfit(batch, any_shape=self.shaping is not None)
-        if problem:
-            raise DataError(f"data, {self.split}: {problem}; {self.spec.sample_form}")
+            misfit = f"a sample cannot be read, {summary}; {self.spec.sample_form}"
+            raise DataError(f"data, {self.split}: {misfit}") from None
+        misfit = self.spec.explain_misfit(batch, any_shape=self.shaping is not None)
+        if misfit:
+            raise DataError(f"data, {self.split}: {misfit}; {self.spec.sample_form}")
 
 
 def _check_given(spec: DataSpec) -> None:
@@ -389,9 +389,9 @@ def _check_given(spec: DataSpec) -> None:
     # protocols are not checked when a spec is made
     vocabulary = getattr(spec, "vocabulary", None)
     if hasattr(spec, "vocabulary") and not hasattr(vocabulary, "encode"):
-        words = "zoo.data.corpus.tokenizer.Words(('yes', 'no'))"
-        problem = f"expected a vocabulary, such as {words}, got {vocabulary!r:.40}"
-        raise DataError(f"data: the `vocabulary` of the spec: {problem}")
+        example = "zoo.data.corpus.tokenizer.Words(('yes', 'no'))"
+        message = f"expected a vocabulary, such as {example}, got {vocabulary!r:.40}"
+        raise DataError(f"data: the `vocabulary` of the spec: {message}")
     try:
         spec.check()
     except ValueError as error:
@@ -411,8 +411,8 @@ def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:
     """
     spec = spec or getattr(data, "spec", None)
     if isinstance(data, DataModule):
-        problem = "it is a data source of zoo; name it in the recipe instead: data.name"
-        raise OptionError("data", problem)
+        message = "it is a data source of zoo; name it in the recipe instead: data.name"
+        raise OptionError("data", message)
     if isinstance(data, Mapping):
         if unknown := [str(name) for name in data if name not in SPLITS]:
             raise OptionError("data", f"unknown split {', '.join(unknown)}; {', '.join(SPLITS)}")
@@ -422,8 +422,8 @@ def collect_datasets(data: Any, spec: DataSpec | None = None) -> Datasets:
     # A Lightning data module is recognized by its methods.
     if callable(getattr(data, "test_dataloader", None)):
         return _read_data_module(data, spec)
-    problem = f"expected datasets by split or a data module, got {type(data).__name__}"
-    raise OptionError("data", f"{problem}; write data={{'train': ..., 'val': ..., 'test': ...}}")
+    message = f"expected datasets by split or a data module, got {type(data).__name__}"
+    raise OptionError("data", f"{message}; write data={{'train': ..., 'val': ..., 'test': ...}}")
 
 
 def _read_data_module(data: Any, spec: DataSpec | None) -> Datasets:

@@ -155,9 +155,9 @@ class ImageDecoder:
         if self.patch is None or not images:
             return (stacked,)
         patch = self.patch
-        grids = [(one.shape[1] // patch, one.shape[2] // patch) for one in images]
+        grids = [(image.shape[1] // patch, image.shape[2] // patch) for image in images]
         rows = place_patches(grids, pack=pack)
-        return (stacked, *(one for one in rows if one is not None))
+        return (stacked, *(part for part in rows if part is not None))
 
     def _read_crop(self, file: Any, mode: str, crop: DrawnCrop) -> Any:
         """Read a crop of the upright original, resized to `sides`."""
@@ -259,8 +259,8 @@ class ImageAccess:
             if not outer.startswith(REMOTE):
                 raise ValueError(f"is an address; expected a file below {self.folders[0]}")
             if not self.allow_remote:
-                remedy = "set data.allow_remote=true if you trust the table, or download the images"
-                raise ValueError(f"is an address, which is not fetched; {remedy}")
+                hint = "set data.allow_remote=true if you trust the table, or download the images"
+                raise ValueError(f"is an address, which is not fetched; {hint}")
         return "::".join([*inner, outer])
 
     def _resolve(self, path: str) -> str:
@@ -323,11 +323,11 @@ def check_reads_images(spec: DataSpec, channels: int, kind: type[ImageSpec] = Im
         OptionError: It reads other samples, or another number of channels.
     """
     if not isinstance(spec, ImageSpec) or type(spec) is not kind:
-        problem = f"it reads {kind.noun}, but the model was trained on {spec.noun}"
-        raise OptionError("name", problem)
+        message = f"it reads {kind.noun}, but the model was trained on {spec.noun}"
+        raise OptionError("name", message)
     if spec.channels != channels:
-        problem = f"{channels} channels, but the model was trained on images of {spec.channels}"
-        raise OptionError("channels", problem)
+        message = f"{channels} channels, but the model was trained on images of {spec.channels}"
+        raise OptionError("channels", message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,8 +360,8 @@ class Augmentation:
         for key in ("mixup", "cutmix"):
             # torch draws 0.5 from such a distribution, whose draws should be 0 or 1
             if 0 < getattr(self, key) < LEAST_ALPHA:
-                problem = f"{getattr(self, key):g} is too small to draw from"
-                raise OptionError(key, f"{problem}; write 0 to disable it, or {LEAST_ALPHA:g}")
+                message = f"{getattr(self, key):g} is too small to draw from"
+                raise OptionError(key, f"{message}; write 0 to disable it, or {LEAST_ALPHA:g}")
 
     def build_transforms(self) -> tuple[list[Transform], list[Transform]]:
         """Return the transforms of images in [0, 1], and of normalized images."""
@@ -474,15 +474,15 @@ class ImageTransform:
     ) -> None:
         for key, numbers in (("mean", mean), ("std", std)):
             if len(numbers) not in (1, channels):
-                problem = f"{len(numbers)} numbers for {channels} channels; give 1 or {channels}"
-                raise OptionError(key, problem)
+                message = f"{len(numbers)} numbers for {channels} channels; give 1 or {channels}"
+                raise OptionError(key, message)
         if min(std) <= 0:
             raise OptionError("std", f"{min(std):g} is not positive")
         # in the precision in which images are normalized
         range_of_white = torch.tensor([[0.0], [1.0]])
         if not ((range_of_white - torch.tensor(mean)) / torch.tensor(std)).isfinite().all():
-            problem = f"images minus {max(mean, key=abs):g}, over {min(std):g}, are infinite"
-            raise OptionError("std", f"{problem} in float32")
+            message = f"images minus {max(mean, key=abs):g}, over {min(std):g}, are infinite"
+            raise OptionError("std", f"{message} in float32")
         self.mean, self.std, self.augment = tuple(mean), tuple(std), augment
         self._transforms: tuple[list[Transform], list[Transform]] | None = None
 
@@ -527,7 +527,7 @@ class ImageTransform:
     def _get_statistics(self, images: Tensor) -> tuple[Tensor, Tensor]:
         # one number for all channels becomes one for each
         channels = images.shape[1]
-        numbers = [channels // len(one) * one for one in (self.mean, self.std)]
+        numbers = [channels // len(statistic) * statistic for statistic in (self.mean, self.std)]
         statistics = torch.tensor(numbers, dtype=images.dtype)
         mean, std = statistics.to(images.device, non_blocking=True)[..., None, None]
         return mean, std

@@ -33,8 +33,8 @@ def measure_entropies(task: Task, data: DataModule) -> tuple[dict[str, float], t
     inputs = task.inputs(data.on_after_batch_transfer(batch, 0))
     # images of one size come alone; others have rows of patches, which samples may share
     if task.spec.is_image and len(inputs) > 1:
-        problem = "images that keep their shape have no common number of patches"
-        raise OptionError("entropy", f"{problem}; leave it out")
+        message = "images that keep their shape have no common number of patches"
+        raise OptionError("entropy", f"{message}; leave it out")
     by_layer: dict[int, list[float]] = {}
     even: list[float] = []
 

@@ -165,14 +165,14 @@ class Evaluator:
             RecipeError: The results cannot be written; nothing was measured.
         """
         data, trained = self.experiment.data, self.task.spec
-        base, *others = conditions.list_conditions(self.recipe, trained)
-        is_written = bool(others) or self.is_chosen
+        base, *further = conditions.list_conditions(self.recipe, trained)
+        is_written = bool(further) or self.is_chosen
         if is_written:
             self._check_writable()
         try:
             with explain_memory(partial(suggest_smaller, self.recipe)):
                 _check_classes(self.task, data)
-                first = self._test(self.task, data, base, has_baselines=bool(others))
+                base_result = self._test(self.task, data, base, has_baselines=bool(further))
         except OptionError as error:
             key = f"data.{error.key}" if error.key else "data"
             key = "evaluate.entropy" if error.key == "entropy" else key
@@ -181,18 +181,18 @@ class Evaluator:
 
         # an override of the data may have changed its size
         base = replace(base, size=data.spec.size)
-        first = replace(first, condition=base)
+        base_result = replace(base_result, condition=base)
         result = Evaluation(
             recipe=self.recipe.name,
             checkpoint=self.path,
             data=data.title,
             count=data.count_samples("test"),
             trained_size=trained.size,
-            conditions=(first,),
+            conditions=(base_result,),
             resizing=data.resizing or "",
         )
         try:
-            for condition in others:
+            for condition in further:
                 measured = self._measure(condition, result.conditions)
                 # written after each condition: an evaluation that is stopped keeps what it has
                 result = replace(result, conditions=(*result.conditions, measured), partial=True)
@@ -201,18 +201,18 @@ class Evaluator:
             if not result.partial:
                 raise
             number = stopped.code - 128
-            problem = f"stopped by {Signals(number).name} while testing"
+            message = f"stopped by {Signals(number).name} while testing"
             if self.problem:
                 log.info("%s", table(result))
-                raise Stopped(number, f"{problem}; {self.problem}") from None
-            raise Stopped(number, f"{problem}; {self.file} has the results so far") from None
+                raise Stopped(number, f"{message}; {self.problem}") from None
+            raise Stopped(number, f"{message}; {self.file} has the results so far") from None
         result = replace(result, partial=False)
         if is_written and self.processes.first:
             self._write(result)
             with self._keep_measuring():
                 save_tables(result, self.file.parent)
             # after the numbers: the renderer may end the process where memory is short
-            if others:
+            if further:
                 result = self._draw(result)
         return replace(result, problem=self.problem)
 
@@ -225,9 +225,9 @@ class Evaluator:
             require_replaceable(self.file)
             check_writable(folder)
         except OSError as error:
-            problem = f"{self.file} cannot be written, {error.strerror or error}"
-            remedy = Message("write it elsewhere, with ", Setting("to", "evaluation"))
-            raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, remedy)) from None
+            message = f"{self.file} cannot be written, {error.strerror or error}"
+            hint = Message("write it elsewhere, with ", Setting("to", "evaluation"))
+            raise RecipeError(ConfigIssue(ARGUMENT, "to", message, hint)) from None
 
     def _draw(self, result: Evaluation) -> Evaluation:
         """Write the figure, and its path into the result."""
@@ -242,13 +242,13 @@ class Evaluator:
         try:
             yield
         except (OSError, ZooError) as error:
-            text = str(error)
+            message = str(error)
             if isinstance(error, OSError):
                 where = error.filename or self.file
-                text = f"{where}: cannot be written, {error.strerror or error}"
+                message = f"{where}: cannot be written, {error.strerror or error}"
             if not self.problem:
-                log.warning("%s", text)
-            self.problem = self.problem or text
+                log.warning("%s", message)
+            self.problem = self.problem or message
 
     def _write_confusion(self) -> None:
         """Write the confusion matrix into a run directory, where the task has one."""
@@ -362,8 +362,8 @@ class Evaluator:
                 # an override of the data has changed its size
                 key = "size" if len(trained) == 2 else "length"
                 if key not in self.recipe.data.options:
-                    problem = "overridden options, which decide its size, hide the training data"
-                    raise OptionError(key, problem)
+                    message = "overridden options, which decide its size, hide the training data"
+                    raise OptionError(key, message)
                 condition = Condition(TRAINED, "size", trained)
                 options = conditions.choose_data_options(self.recipe, condition)
                 data = self.experiment.data_variant(options)

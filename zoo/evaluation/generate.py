@@ -136,11 +136,11 @@ def _encode_prompt(
     """
     vocabulary = spec.token_vocabulary
     if vocabulary is None or spec.target_unit != "token" or not _can_generate(model):
-        problem = f"{recipe.model.name} does not write text from left to right; a decoder does"
-        raise OptionError("model.name", problem)
+        message = f"{recipe.model.name} does not write text from left to right; a decoder does"
+        raise OptionError("model.name", message)
     if not recipe.generate.cache and getattr(model, "memory_length", None):
-        problem = "a model with memory cannot read the whole text again for each token"
-        raise OptionError("generate.cache", f"{problem}; leave it true")
+        message = "a model with memory cannot read the whole text again for each token"
+        raise OptionError("generate.cache", f"{message}; leave it true")
     try:
         prompt = vocabulary.encode(recipe.generate.prompt)
     except OptionError as error:
@@ -170,10 +170,10 @@ def _generate_sample(
         shown = f"--- {number + 1} of {options.samples}\n{options.prompt}"
     try:
         for token in islice(_generate_tokens(options, model, prompt, number), options.tokens):
-            text = writer.put(token)
+            piece = writer.put(token)
             if show is not None:
                 # the prompt is shown once the model has accepted it
-                show(text if count else shown + text)
+                show(piece if count else shown + piece)
             count += 1
             if writer.stopped:
                 ended = "stop"
@@ -185,9 +185,9 @@ def _generate_sample(
         # the model refused to go on, as at the end of a position table; what it wrote stays
         ended = str(error)
     # a token may hold half a character, which waits for the other half
-    rest = writer.end()
+    remainder = writer.end()
     if show is not None:
-        show(rest + "\n")
+        show(remainder + "\n")
     return GeneratedSample(text=writer.text, tokens=count, ended=ended)
 
 

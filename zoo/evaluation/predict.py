@@ -285,19 +285,19 @@ def predict(
         CheckpointError: As `zoo.load` raises it.
     """
     if not paths:
-        remedy = "name a file or a folder after the run"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", "nothing to predict", remedy))
+        hint = "name a file or a folder after the run"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "nothing to predict", hint))
     path = checkpoints.locate(checkpoint)
     experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides))
     predictor = _choose_predictor(experiment, task)
     files = find_files(paths, _list_suffixes(task.spec))
-    for problem in format_problems(files.problems):
-        log.warning("Skipped %s", problem)
+    for line in format_problems(files.problems):
+        log.warning("Skipped %s", line)
 
     predictions = _predict_files(experiment, task, predictor, files, show)
     if not predictions:
-        first, count = format_problems(files.problems)[0], len(files.problems)
-        raise DataError(f"{first}; none of {count} could be read")
+        first_line, count = format_problems(files.problems)[0], len(files.problems)
+        raise DataError(f"{first_line}; none of {count} could be read")
     return Predictions(
         recipe=experiment.recipe.name,
         checkpoint=path,
@@ -410,9 +410,9 @@ def _choose_predictor(experiment: Experiment, task: Task) -> Predictor:
         return PixelPredictor(task, recipe.predict.top)
     if isinstance(task, CausalLM):
         return LossPredictor(task)
-    problem = f"{recipe.task.name} predicts nothing of a file by itself"
-    remedy = "evaluate it on a data set, or let a decoder generate"
-    raise RecipeError(recipe.make_issue("task.name", problem, remedy))
+    message = f"{recipe.task.name} predicts nothing of a file by itself"
+    hint = "evaluate it on a data set, or let a decoder generate"
+    raise RecipeError(recipe.make_issue("task.name", message, hint))
 
 
 def _predict_files(
@@ -447,8 +447,8 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
     for batch in batches:
         # an unreadable file ends neither the others nor the command
         files.problems.update(batch.errors)
-        for problem in format_problems(batch.errors):
-            log.warning("Skipped %s", problem)
+        for line in format_problems(batch.errors):
+            log.warning("Skipped %s", line)
         if batch.paths:
             yield batch
         seen |= {*batch.paths, *batch.errors}
@@ -460,4 +460,4 @@ def _skip_unreadable(batches: Iterable[FileBatch], files: Files) -> Iterator[Fil
 
 def format_problems(problems: dict[Path, str]) -> list[str]:
     """Return a line for each file that could not be read, safe to print."""
-    return [escape_text(f"{path}: {problem}") for path, problem in problems.items()]
+    return [escape_text(f"{path}: {reason}") for path, reason in problems.items()]

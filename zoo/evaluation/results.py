@@ -87,7 +87,7 @@ class ConditionResult:
         plain |= {name: [*getattr(self, name)] for name in METRIC_LISTS}
         plain["class_ious"] = dict(self.class_ious)
         plain["baselines"] = {metric: dict(values) for metric, values in self.baselines.items()}
-        always = {"metrics", *(one.name for one in fields(Condition))}
+        always = {"metrics", *(attribute.name for attribute in fields(Condition))}
         return {key: value for key, value in plain.items() if value or key in always}
 
     @classmethod
@@ -173,18 +173,22 @@ class Evaluation:
         Raises:
             KeyError: There is no such condition.
         """
-        for one in self.conditions:
-            if one.condition.name == name:
-                return one
-        names = ", ".join(repr(one.condition.name) for one in self.conditions)
+        for measured in self.conditions:
+            if measured.condition.name == name:
+                return measured
+        names = ", ".join(repr(candidate.condition.name) for candidate in self.conditions)
         raise KeyError(f"no condition {name!r}; there are {names}")
 
     @property
     def has_equal_windows(self) -> bool:
         """True if the first condition cut texts into windows as all other sizes did."""
-        own = self.conditions[0].windows
-        sized = [one for one in self.conditions[1:] if one.condition.size and not one.refused]
-        return all(one.windows == own for one in sized)
+        first_windows = self.conditions[0].windows
+        sized = [
+            measured
+            for measured in self.conditions[1:]
+            if measured.condition.size and not measured.refused
+        ]
+        return all(measured.windows == first_windows for measured in sized)
 
     def list_lines(self) -> dict[str, dict[tuple[int, ...], ConditionResult]]:
         """Collect what was measured by size, for curves.
@@ -195,15 +199,15 @@ class Evaluation:
             as they were trained, which come first. Each method starts at the training size, where
             it changes nothing.
         """
-        sized = [one for one in self.conditions if one.condition.size]
+        sized = [candidate for candidate in self.conditions if candidate.condition.size]
         # windows with another overlap give their tokens another context
         if not self.has_equal_windows:
             sized = sized[1:]
         lines: dict[str, dict[tuple[int, ...], ConditionResult]] = {"": {}}
-        for one in sorted(sized, key=lambda one: _order(one.condition)):
-            assert one.condition.size is not None
-            line = lines.setdefault(one.condition.method or "", {})
-            line[one.condition.size] = one
+        for measured in sorted(sized, key=lambda measured: _order(measured.condition)):
+            assert measured.condition.size is not None
+            line = lines.setdefault(measured.condition.method or "", {})
+            line[measured.condition.size] = measured
         trained = self.trained_size
         # each curve begins where all methods agree, so that they can be compared by eye
         start = {trained: lines[""][trained]} if trained in lines[""] else {}
@@ -235,7 +239,7 @@ class Evaluation:
             "count": self.count,
             "metrics": dict(self.metrics),
             "trained_size": [*self.trained_size],
-            "conditions": [one.to_dict() for one in self.conditions],
+            "conditions": [measured.to_dict() for measured in self.conditions],
         }
         if self.resizing:
             plain["resizing"] = self.resizing
@@ -250,7 +254,7 @@ class Evaluation:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Read what `to_dict` returned. Raises KeyError, ValueError or TypeError if it is not."""
-        conditions = tuple(ConditionResult.from_dict(one) for one in plain["conditions"])
+        conditions = tuple(ConditionResult.from_dict(entry) for entry in plain["conditions"])
         if not conditions:
             raise ValueError("an evaluation has at least one condition")
         return cls(
@@ -276,23 +280,27 @@ def _order(condition: Condition) -> tuple[int, int]:
 def table(result: Evaluation) -> str:
     """Format a row for each condition, then the refused conditions and how data were prepared."""
     names = list(result.metrics)
-    found = {_title(one): one for one in result.conditions}
+    titled = {_title(measured): measured for measured in result.conditions}
     rows = [("", *names)]
     rows += [
-        (title, *(f"{one.metrics[name]:.4f}" for name in names))
-        for title, one in found.items()
-        if not one.refused
+        (title, *(f"{measured.metrics[name]:.4f}" for name in names))
+        for title, measured in titled.items()
+        if not measured.refused
     ]
     lines = [format_table(rows)]
-    lines += [f"{title}: refused: {one.refused}" for title, one in found.items() if one.refused]
+    lines += [
+        f"{title}: refused: {measured.refused}"
+        for title, measured in titled.items()
+        if measured.refused
+    ]
     lines += _describe_classes(result.conditions[0].class_ious)
     lines += [
-        f"baselines, {title}: {_format_baselines(one.baselines)}"
-        for title, one in found.items()
-        if one.baselines
+        f"baselines, {title}: {_format_baselines(measured.baselines)}"
+        for title, measured in titled.items()
+        if measured.baselines
     ]
     lines.append(f"{result.count} samples, {result.checkpoint}")
-    lines += _describe_windows(found)
+    lines += _describe_windows(titled)
     if result.resizing:
         lines.append(f"images: {result.resizing}")
     if result.figure:
@@ -302,13 +310,13 @@ def table(result: Evaluation) -> str:
 
 def _describe_classes(ious: Mapping[str, float | None]) -> Iterator[str]:
     """Yield the intersection over union of each class, or of the worst ones."""
-    known = {name: value for name, value in ious.items() if value is not None}
+    present = {name: value for name, value in ious.items() if value is not None}
     title = "IoU by class"
-    if len(known) > SHOWN_CLASSES:
-        title = f"IoU of the {SHOWN_CLASSES} worst of {len(known)} classes"
-        known = dict(sorted(known.items(), key=lambda pair: pair[1])[:SHOWN_CLASSES])
-    if known:
-        yield f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in known.items())}"
+    if len(present) > SHOWN_CLASSES:
+        title = f"IoU of the {SHOWN_CLASSES} worst of {len(present)} classes"
+        present = dict(sorted(present.items(), key=lambda pair: pair[1])[:SHOWN_CLASSES])
+    if present:
+        yield f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in present.items())}"
 
 
 def _format_baselines(baselines: Mapping[str, Mapping[str, float]]) -> str:
@@ -323,32 +331,32 @@ def build_result_table(result: Evaluation) -> ResultTable:
 
     Extrapolation methods are compared with each other and with the unchanged model at each size.
     """
-    has_methods = any(one.condition.kind == "extrapolation" for one in result.conditions)
-    measured = [one for one in result.conditions if not one.refused]
+    has_methods = any(entry.condition.kind == "extrapolation" for entry in result.conditions)
+    measured = [entry for entry in result.conditions if not entry.refused]
     rows = tuple(
         ResultRow(
-            name=_title(one),
-            values=tuple(ResultValue(one.metrics.get(name)) for name in result.metrics),
-            block=_name_block(one) if has_methods else "",
+            name=_title(entry),
+            values=tuple(ResultValue(entry.metrics.get(name)) for name in result.metrics),
+            block=_name_block(entry) if has_methods else "",
         )
-        for one in measured
+        for entry in measured
     )
     columns = []
     for name in result.metrics:
         better = DIRECTIONS.get(name.rpartition("/")[2]) if has_methods else None
         title = name.removeprefix("test/").replace("_", " ")
         columns.append(ResultColumn(title=title, group="test", decimals=DECIMALS, better=better))
-    windows = "; ".join(_describe_windows({_title(one): one for one in measured}))
+    windows = "; ".join(_describe_windows({_title(entry): entry for entry in measured}))
     notes = [
         f"{result.recipe} on {result.data}, {result.count:,} samples.",
         windows and f"{windows}.",
     ]
     notes += [
-        f"Baselines, {_title(one)}: {_format_baselines(one.baselines)}."
-        for one in measured
-        if one.baselines
+        f"Baselines, {_title(entry)}: {_format_baselines(entry.baselines)}."
+        for entry in measured
+        if entry.baselines
     ]
-    refused = [_title(one) for one in result.conditions if one.refused]
+    refused = [_title(entry) for entry in result.conditions if entry.refused]
     notes += [f"Refused: {', '.join(refused)}."] if refused else []
     notes += ["Interrupted before its end."] if result.partial else []
     return ResultTable(
@@ -360,20 +368,20 @@ def build_result_table(result: Evaluation) -> ResultTable:
     )
 
 
-def _name_block(one: ConditionResult) -> str:
+def _name_block(measured: ConditionResult) -> str:
     """Return what a row is compared within: the size, for sizes and extrapolation methods."""
-    if one.condition.kind in ("size", "extrapolation") and one.condition.size is not None:
-        return format_size(one.condition.size)
-    return one.condition.name
+    if measured.condition.kind in ("size", "extrapolation") and measured.condition.size is not None:
+        return format_size(measured.condition.size)
+    return measured.condition.name
 
 
-def _title(one: ConditionResult) -> str:
-    return "test" if one.condition.kind == "trained" else one.condition.describe()
+def _title(measured: ConditionResult) -> str:
+    return "test" if measured.condition.kind == "trained" else measured.condition.describe()
 
 
-def _describe_windows(found: Mapping[str, ConditionResult]) -> Iterator[str]:
+def _describe_windows(titled: Mapping[str, ConditionResult]) -> Iterator[str]:
     """Yield how texts were cut into windows."""
-    cut = {title: one.windows for title, one in found.items() if one.windows}
+    cut = {title: measured.windows for title, measured in titled.items() if measured.windows}
     ways = list(dict.fromkeys(cut.values()))
     if len(ways) == 1:
         yield f"windows: {ways[0]}"
@@ -396,8 +404,8 @@ def save_figure(result: Evaluation, run: Path) -> Path:
 
 def save_tables(result: Evaluation, folder: Path) -> None:
     """Write the tables of an evaluation for a paper into a folder."""
-    for name, text in format_tables(build_result_table(result)).items():
-        write_file(io.BytesIO(text.encode()), folder / name)
+    for name, content in format_tables(build_result_table(result)).items():
+        write_file(io.BytesIO(content.encode()), folder / name)
 
 
 def draw_result(result: Evaluation) -> Any:
@@ -412,7 +420,9 @@ def draw_result(result: Evaluation) -> Any:
 
 def find_unit(result: Evaluation) -> str:
     """Return the unit of the sizes of an evaluation, pixels or tokens; empty if none varies."""
-    sized = (one.condition for one in result.conditions if one.condition.kind == "size")
+    sized = (
+        measured.condition for measured in result.conditions if measured.condition.kind == "size"
+    )
     return next((condition.unit for condition in sized), "")
 
 
@@ -428,9 +438,12 @@ def build_panels(result: Evaluation, unit: str) -> list[Panel]:
             panels.append(plot_by_position(result, metric))
     if unit and ENTROPY in result.metrics:
         panels.append(plot_entropy(result, unit))
-    if len([one for one in result.list_lines()[""].values() if one.depth_exacts]) > 1:
+    if (
+        len([measured for measured in result.list_lines()[""].values() if measured.depth_exacts])
+        > 1
+    ):
         panels.append(plot_by_depth(result))
-    if any(one.condition.kind == "data_variant" for one in result.conditions):
+    if any(measured.condition.kind == "data_variant" for measured in result.conditions):
         panels.append(plot_variants(result))
     return panels
 
@@ -442,7 +455,9 @@ def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
     """
     lines = {
         method or UNCHANGED: {
-            size: one.metrics[metric] for size, one in line.items() if metric in one.metrics
+            size: measured.metrics[metric]
+            for size, measured in line.items()
+            if metric in measured.metrics
         }
         for method, line in result.list_lines().items()
     }
@@ -489,30 +504,34 @@ def get_positions(one: ConditionResult, metric: str) -> Sequence[float | None]:
 def plot_by_position(result: Evaluation, metric: str) -> LineChart:
     """Plot a metric by position in the longest windows, without and with extrapolation."""
     # the first line is the unchanged model
-    plain, *others = (
-        {length: one for (length,), one in line.items() if get_positions(one, metric)}
+    plain, *by_method = (
+        {
+            length: measured
+            for (length,), measured in line.items()
+            if get_positions(measured, metric)
+        }
         for line in result.list_lines().values()
     )
     methods = [method for method in result.list_lines() if method]
     longest = max(plain, default=0)
     # a method may work at lengths that the model as it was trained refuses
-    shown = max(longest, *(max(line, default=0) for line in others), 0)
+    shown = max(longest, *(max(line, default=0) for line in by_method), 0)
     name = UNCHANGED if shown == longest else f"{UNCHANGED}, windows of {longest}"
     lines = {name: plain.get(longest)}
-    lines |= {method: line.get(shown) for method, line in zip(methods, others, strict=True)}
+    lines |= {method: line.get(shown) for method, line in zip(methods, by_method, strict=True)}
 
     (trained,) = result.trained_size
     points = {
-        name: [*_average(get_positions(one, metric), one.position_counts, trained)]
-        for name, one in lines.items()
-        if one is not None
+        name: [*_average(get_positions(measured, metric), measured.position_counts, trained)]
+        for name, measured in lines.items()
+        if measured is not None
     }
     windows = f", {plain[longest].windows}" if longest and plain[longest].windows else ""
     return LineChart(
         title=f"by position, windows of {shown}{windows}",
         x="position in the window",
         y=metric.replace("/", " "),
-        lines=tuple(_build_line(name, found) for name, found in points.items() if found),
+        lines=tuple(_build_line(name, curve) for name, curve in points.items() if curve),
         rule=(trained, f"trained at {trained}"),
     )
 
@@ -532,9 +551,14 @@ def plot_entropy(result: Evaluation, unit: str) -> LineChart:
 
 def plot_by_depth(result: Evaluation) -> NamedHeatmap:
     """Map the share of right answers by length of the text and depth of what states the answer."""
-    sizes = {size: one for size, one in result.list_lines()[""].items() if one.depth_exacts}
+    sizes = {
+        size: measured
+        for size, measured in result.list_lines()[""].items()
+        if measured.depth_exacts
+    }
     values = [
-        [float("nan") if one is None else one for one in row.depth_exacts] for row in sizes.values()
+        [float("nan") if share is None else share for share in row.depth_exacts]
+        for row in sizes.values()
     ]
     return NamedHeatmap(
         title=f"right answers by depth, trained at {format_size(result.trained_size)}",
@@ -548,12 +572,12 @@ def plot_by_depth(result: Evaluation) -> NamedHeatmap:
 
 def plot_variants(result: Evaluation) -> Bars:
     """Plot a bar for the data of training and for each data variant."""
-    found = [name for name in (MIOU, ACCURACY, *result.metrics) if name in result.metrics]
-    metric = found[0]
+    candidates = [name for name in (MIOU, ACCURACY, *result.metrics) if name in result.metrics]
+    metric = candidates[0]
     values = {
-        one.condition.data_variant or "as in training": one.metrics[metric]
-        for one in result.conditions
-        if one.condition.kind in ("trained", "data_variant") and metric in one.metrics
+        measured.condition.data_variant or "as in training": measured.metrics[metric]
+        for measured in result.conditions
+        if measured.condition.kind in ("trained", "data_variant") and metric in measured.metrics
     }
     name = metric.replace("/", " ")
     return Bars(title=f"{result.recipe}: variants of the data", x="variant", y=name, values=values)
@@ -568,11 +592,13 @@ def _average(
     values: Sequence[float | None], counts: Sequence[int], trained: int
 ) -> Iterator[Point]:
     """Yield means over bins of positions; no bin joins trained positions with longer ones."""
-    found = enumerate(zip(values, counts, strict=True))
-    known = [(position, value, count) for position, (value, count) in found if value is not None]
-    run = max(1, len(known) // BINS)
-    within = [one for one in known if one[0] < trained]
-    beyond = [one for one in known if one[0] >= trained]
+    numbered = enumerate(zip(values, counts, strict=True))
+    present = [
+        (position, value, count) for position, (value, count) in numbered if value is not None
+    ]
+    run = max(1, len(present) // BINS)
+    within = [point for point in present if point[0] < trained]
+    beyond = [point for point in present if point[0] >= trained]
     for side in (within, beyond):
         for start in range(0, len(side), run):
             part = side[start : start + run]

@@ -290,18 +290,18 @@ class Executor(Protocol):
 
 def write_state(run: Path, state: State, error: str = "") -> None:
     """Write the state that remains when no process works on a cell any more."""
-    text = json.dumps({"state": state, "error": error}) + "\n"
-    write_file(io.BytesIO(text.encode()), run / STATE)
+    content = json.dumps({"state": state, "error": error}) + "\n"
+    write_file(io.BytesIO(content.encode()), run / STATE)
 
 
 def read_state(run: Path) -> tuple[State, str]:
     """Return the state of a cell, and why it failed. Raises DataError if its file is damaged."""
     if os.path.lexists(run / STATE):
-        problem = "holds no state of a cell"
-        found = read_object(run / STATE, problem)
-        if found.get("state") not in get_args(State) or not isinstance(found.get("error"), str):
-            raise DataError(f"{run / STATE}: {problem}")
-        return found["state"], found["error"]
+        message = "holds no state of a cell"
+        entries = read_object(run / STATE, message)
+        if entries.get("state") not in get_args(State) or not isinstance(entries.get("error"), str):
+            raise DataError(f"{run / STATE}: {message}")
+        return entries["state"], entries["error"]
     if not run.is_dir():
         return "waiting", ""
     return ("running" if run_dir.is_locked(run) else "stopped"), ""
@@ -330,5 +330,5 @@ def describe_failure(run: Path, code: int) -> str:
     # zoo's own message, if the process could still write one
     starts = [number for number, line in enumerate(lines) if line.startswith("zoo: ")]
     lines = lines[starts[-1] :][:MAX_LINES] if starts else lines[-MAX_LINES:]
-    words = [line.strip().removeprefix("zoo: ") for line in lines]
-    return f"{end}: {' '.join(words)}"[:MAX_LETTERS] if words else end
+    shown = [line.strip().removeprefix("zoo: ") for line in lines]
+    return f"{end}: {' '.join(shown)}"[:MAX_LETTERS] if shown else end

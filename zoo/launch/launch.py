@@ -182,15 +182,15 @@ def _check_recipe(
     for option, key in (("nodes", "trainer.num_nodes"), ("devices", "trainer.devices")):
         is_changed = any(isinstance(edit, Change) and edit.key == key for edit in edits)
         if is_changed and getattr(options, option) is not None:
-            problem = Message(Setting(option), " sets it too")
-            raise RecipeError(ConfigIssue(ARGUMENT, key, problem, "leave one of them out"))
+            message = Message(Setting(option), " sets it too")
+            raise RecipeError(ConfigIssue(ARGUMENT, key, message, "leave one of them out"))
 
     recipe = load(name, edits)
     if options.devices is None and "," in str(recipe.trainer.devices):
-        problem = Message("the cluster chooses the devices, so they cannot be named")
-        remedy = Message("write ", Setting("devices", "COUNT"))
+        message = Message("the cluster chooses the devices, so they cannot be named")
+        hint = Message("write ", Setting("devices", "COUNT"))
         issue = recipe.make_issue("trainer.devices", "")
-        raise RecipeError(replace(issue, problem=problem, remedy=remedy))
+        raise RecipeError(replace(issue, problem=message, remedy=hint))
     checked = load_experiment(name, [*edits, *LOCAL_TRAINER])
     return recipe, Experiment(recipe, checked.spec)
 
@@ -205,12 +205,12 @@ def _build_job(recipe: Recipe, name: str, edits: Sequence[Edit], options: Launch
     workers = max(recipe.data.options.get(key, 0) for key in ("workers", "tokenizer_workers"))
     sizes = [Change("trainer.num_nodes", nodes), Change("trainer.devices", devices)]
     # the script is a command line: here edits become words
-    words = [name, *format_edits([*edits, *sizes])]
+    arguments = [name, *format_edits([*edits, *sizes])]
     for plugin in filter(None, os.environ.get(registry.PLUGINS, "").split(",")):
-        words += ["--plugin", plugin]
+        arguments += ["--plugin", plugin]
     return Job(
         name=recipe.name,
-        arguments=("fit", *words, "--run-dir", run_dir, "--resume", "auto", "--wait"),
+        arguments=("fit", *arguments, "--run-dir", run_dir, "--resume", "auto", "--wait"),
         run_dir=run_dir,
         nodes=nodes,
         devices=devices,

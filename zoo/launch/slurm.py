@@ -49,8 +49,8 @@ class SlurmLauncher:
     def __post_init__(self) -> None:
         reserved = SECONDS_TO_SAVE + EARLY_SECONDS
         if parse_time_limit(self.time) <= reserved:
-            problem = f"{self.time} leaves no time to train: {reserved} seconds are for saving"
-            raise OptionError("time", problem)
+            message = f"{self.time} leaves no time to train: {reserved} seconds are for saving"
+            raise OptionError("time", message)
         for key, word in (("partition", self.partition), ("account", self.account)):
             if word is not None and not re.fullmatch(r"[\w.,:@+-]+", word):
                 raise OptionError(key, f"{word!r} is not a name that SLURM accepts")
@@ -81,8 +81,8 @@ class SlurmLauncher:
             "open-mode": "append",
             "output": f"zoo-{job.title}-%j.out",
         }
-        given = [f"{key}={value}" for key, value in values.items() if value is not None]
-        return ["requeue", *given]
+        stated = [f"{key}={value}" for key, value in values.items() if value is not None]
+        return ["requeue", *stated]
 
 
 def parse_time_limit(text: str) -> int:
@@ -93,8 +93,8 @@ def parse_time_limit(text: str) -> int:
     """
     match = TIME.fullmatch(text)
     if match is None:
-        problem = f"{text!r} is not a time limit; write hours:minutes:seconds, or days-hours"
-        raise OptionError("time", problem)
+        message = f"{text!r} is not a time limit; write hours:minutes:seconds, or days-hours"
+        raise OptionError("time", message)
     parts = [int(match[name]) for name in ("first", "second", "third") if match[name]]
     units = (3600, 60, 1) if match["days"] or len(parts) == 3 else (60, 1)
     seconds = sum(part * unit for part, unit in zip(parts, units, strict=False))

@@ -110,8 +110,8 @@ class RequeuedCell:
         return DelayedSubmission(RequeuedCell(self.cell))
 
 
-def _refuse(problem: str, remedy: str) -> RecipeError:
-    return RecipeError(ConfigIssue(ARGUMENT, "engine", problem, remedy))
+def _refuse(message: str, hint: str) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, "engine", message, hint))
 
 
 class _SlurmHandle:

@@ -73,8 +73,8 @@ class Decoder(LanguageModel):
         """Make the tokens before the first block. The arguments are those of `forward`."""
         seen, count = (0 if context is None else context.seen), inputs.shape[1]
         if index is None and documents is not None and seen:
-            problem = "documents that follow remembered tokens need positions; pass index"
-            raise OptionError("index", problem)
+            message = "documents that follow remembered tokens need positions; pass index"
+            raise OptionError("index", message)
 
         # Positions continue those of the context, or start at 0 in each document.
         is_counted = index is None
@@ -87,11 +87,11 @@ class Decoder(LanguageModel):
         moved = self.position_augmentation(pos, len(x)) if self.training else pos
         tokens = Tokens.at(x, moved, document=documents, ordered=True)
         if is_counted:
-            first = seen if documents is None else 0
-            known: tuple[float, float] = (first, first + count - 1)
+            start = seen if documents is None else 0
+            bounds: tuple[float, float] = (start, start + count - 1)
             if moved is not pos:
-                known = self.position_augmentation.widen_range(*known)
-            set_known_range(tokens.pos, *known)
+                bounds = self.position_augmentation.widen_range(*bounds)
+            set_known_range(tokens.pos, *bounds)
         return tokens.replace(consecutive=is_counted and documents is None and moved is pos)
 
     def forward(

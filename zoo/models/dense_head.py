@@ -76,9 +76,9 @@ class MultiscaleHead(nn.Module):
         """
         *coarse, finest = (scale(features) for scale in self.scales)
         # the n-th map has 2^n cells along the side of a patch
-        for number, one in enumerate(coarse):
+        for number, feature_map in enumerate(coarse):
             cells = None if grids is None else grids * 2**number
-            finest = finest + _resize(one, finest.shape[2:], cells)
+            finest = finest + _resize(feature_map, finest.shape[2:], cells)
         cells = None if grids is None else grids * 2 ** len(coarse)
         return _resize(self.classifier(F.gelu(finest)), size, cells)
 

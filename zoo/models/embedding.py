@@ -150,17 +150,19 @@ def find_output_projection(block: Block) -> nn.Module:
     return block.attn.o_proj
 
 
-def _is_same(one: Vocabulary, other: Vocabulary) -> bool:
-    return one.to_dict() == other.to_dict()
+def _is_same(left: Vocabulary, right: Vocabulary) -> bool:
+    return left.to_dict() == right.to_dict()
 
 
-def _match_rows(own: Tensor, here: Vocabulary, value: Tensor, there: Vocabulary) -> Tensor | None:
-    """Return `own` with the learned rows of tokens in both vocabularies; None if none are."""
+def _match_rows(
+    weight: Tensor, here: Vocabulary, value: Tensor, there: Vocabulary
+) -> Tensor | None:
+    """Return `weight` with the learned rows of tokens in both vocabularies; None if none are."""
     tokens, sources = _unique_pieces(here), _unique_pieces(there)
     shared = tokens.keys() & sources.keys()
-    if not shared or value.shape[1] != own.shape[1]:
+    if not shared or value.shape[1] != weight.shape[1]:
         return None
-    result = own.detach().clone()
+    result = weight.detach().clone()
     for piece in shared:
         result[tokens[piece]] = value[sources[piece]]
     return result

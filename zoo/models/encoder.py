@@ -68,13 +68,13 @@ class Encoder(LanguageModel):
         else:
             index = document_positions(documents)[..., None].to(dtype)  # [B, N, 1]
             size = document_lengths(documents)[..., None].to(dtype)  # [B, N, 1]
-        known: tuple[float, float] = (0, inputs.shape[1] - 1)
+        bounds: tuple[float, float] = (0, inputs.shape[1] - 1)
         if self.training and not self.position_augmentation.is_identity:
             index = self.position_augmentation(index, len(x))
-            known = self.position_augmentation.widen_range(*known)
+            bounds = self.position_augmentation.widen_range(*bounds)
         if self.cls_token is None:
             tokens = Tokens.at(x, index, document=documents).replace(grid_size=size)
-            set_known_range(tokens.pos, *known)
+            set_known_range(tokens.pos, *bounds)
             return tokens
 
         # Prepend the CLS token, with placeholders for its position and size.
@@ -85,7 +85,7 @@ class Encoder(LanguageModel):
             documents = torch.cat([documents.amax(1, keepdim=True), documents], dim=1)
         has_position = torch.arange(x.shape[1], device=x.device) >= 1
         tokens = Tokens.at(x, index, has_position, documents).replace(grid_size=size)
-        set_known_range(tokens.pos, min(0, known[0]), known[1])
+        set_known_range(tokens.pos, min(0, bounds[0]), bounds[1])
         return tokens
 
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:

@@ -46,14 +46,14 @@ def sample_tokens(
         OptionError: The model cannot continue the tokens.
     """
     device = next(model.parameters()).device
-    text = torch.tensor([prompt], device=device)
-    logits = model(text, context=context, last=1)
+    tokens = torch.tensor([prompt], device=device)
+    logits = model(tokens, context=context, last=1)
     while True:
         token = sample_token(logits[0, -1], generator, temperature, top_k, top_p)
         yield token
         new = torch.tensor([[token]], device=device)
-        text = new if context is not None else torch.cat([text, new], dim=1)
-        logits = model(text, context=context, last=1)
+        tokens = new if context is not None else torch.cat([tokens, new], dim=1)
+        logits = model(tokens, context=context, last=1)
 
 
 def sample_token(
@@ -80,8 +80,8 @@ def sampling_probabilities(
     likely = logits.softmax(-1)
     # A token is kept if all likelier ones together do not reach top_p.
     before = likely.cumsum(-1) - likely
-    kept = likely.masked_fill(before >= top_p, 0)
-    return torch.zeros_like(likely).scatter(0, order, kept / kept.sum())
+    nucleus = likely.masked_fill(before >= top_p, 0)
+    return torch.zeros_like(likely).scatter(0, order, nucleus / nucleus.sum())
 
 
 class TextStreamer:

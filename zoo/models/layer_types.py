@@ -49,16 +49,16 @@ def expand_pattern(
             pattern is longer than the depth, or one of the two is missing.
     """
     if not layer_types:
-        problem = "there are no layer_types for the pattern to repeat"
-        raise OptionError("layer_pattern", f"{problem}; write layer_types, or leave it out")
+        message = "there are no layer_types for the pattern to repeat"
+        raise OptionError("layer_pattern", f"{message}; write layer_types, or leave it out")
     if not layer_pattern:
         names = ", ".join(layer_types)
-        problem = "there is no layer_pattern, which says where each type is"
-        raise OptionError("layer_types", f"{problem}; write layer_pattern: [{names}]")
+        message = "there is no layer_pattern, which says where each type is"
+        raise OptionError("layer_types", f"{message}; write layer_pattern: [{names}]")
     for name in layer_types:
         if not TYPE.fullmatch(name) or name == "name":
-            problem = f"{name!r} cannot name a type of layers"
-            raise OptionError(f"layer_types.{name}", f"{problem}; write a word such as local")
+            message = f"{name!r} cannot name a type of layers"
+            raise OptionError(f"layer_types.{name}", f"{message}; write a word such as local")
 
     expanded: list[str] = []
     for number, entry in enumerate(layer_pattern):
@@ -66,28 +66,28 @@ def expand_pattern(
         # long enough to be refused below; `local*1000000000` would fill the memory
         expanded += [name] * min(count, depth + 1)
     if len(expanded) > depth:
-        problem = f"the pattern is longer than the depth, {depth}"
-        raise OptionError("layer_pattern", f"{problem}; shorten it, or set a larger depth")
+        message = f"the pattern is longer than the depth, {depth}"
+        raise OptionError("layer_pattern", f"{message}; shorten it, or set a larger depth")
     for name in layer_types:
         if name not in expanded:
-            problem = f"{name} is not in the pattern"
-            remedy = "add it there, or remove the type"
+            message = f"{name} is not in the pattern"
+            hint = "add it there, or remove the type"
             if meant := find_meant(name, dict.fromkeys(expanded)):
-                remedy = f"{offer(name, meant)} Otherwise {remedy}"
-            raise OptionError(f"layer_types.{name}", f"{problem}; {remedy}")
+                hint = f"{offer(name, meant)} Otherwise {hint}"
+            raise OptionError(f"layer_types.{name}", f"{message}; {hint}")
     return tuple(islice(cycle(expanded), depth))
 
 
 def _read_entry(entry: str, key: str, layer_types: Mapping[str, Any]) -> tuple[str, int]:
     """Return the type and the number of layers of an entry of a pattern."""
-    found = ENTRY.fullmatch(entry)
-    if not found or int(found[2] or 1) < 1:
-        problem = f"{entry!r} is no entry of a pattern"
-        raise OptionError(key, f"{problem}; write a type, or local*5 for five layers of it")
-    if found[1] not in layer_types:
-        problem = f"there is no type {found[1]!r} in layer_types"
-        raise OptionError(key, f"{problem}; {nearest(found[1], layer_types)}")
-    return found[1], int(found[2] or 1)
+    match = ENTRY.fullmatch(entry)
+    if not match or int(match[2] or 1) < 1:
+        message = f"{entry!r} is no entry of a pattern"
+        raise OptionError(key, f"{message}; write a type, or local*5 for five layers of it")
+    if match[1] not in layer_types:
+        message = f"there is no type {match[1]!r} in layer_types"
+        raise OptionError(key, f"{message}; {nearest(match[1], layer_types)}")
+    return match[1], int(match[2] or 1)
 
 
 def list_runs(types: Sequence[str]) -> Iterator[tuple[str, range]]:

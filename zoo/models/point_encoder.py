@@ -60,7 +60,7 @@ class PointEncoder(Transformer):
         document = None
         if mask is not None:
             # What stands in padding reaches nothing, not even as 0 * NaN.
-            x, pos = (one.masked_fill(~mask[..., None], 0) for one in (x, pos))
+            x, pos = (values.masked_fill(~mask[..., None], 0) for values in (x, pos))
             document = mask.long() - 1  # [B, N]
         states = self.feature_embed(x)  # [B, N, D]
         if self.cls_token is None:

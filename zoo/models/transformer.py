@@ -191,8 +191,8 @@ class MLP(nn.Module):
         super().__init__()
         hidden, bias = int(dim * options.mlp_ratio), options.mlp_bias
         if not hidden:
-            problem = f"{options.mlp_ratio:g} times the width {dim} is less than one unit"
-            raise OptionError("block.mlp_ratio", f"{problem}; write {1 / dim:g} or more")
+            message = f"{options.mlp_ratio:g} times the width {dim} is less than one unit"
+            raise OptionError("block.mlp_ratio", f"{message}; write {1 / dim:g} or more")
         is_gated = "glu" in options.mlp
         self.gelu = "tanh" if options.mlp.endswith("_tanh") else "none"
         self.is_silu = options.mlp == "swiglu"
@@ -230,8 +230,8 @@ class ResidualBranch(nn.Module):
         x = self.dropout(x)
         if self.drop_path == 0:
             return x
-        kept = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.drop_path)
-        return x * kept / (1 - self.drop_path)
+        mask = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.drop_path)
+        return x * mask / (1 - self.drop_path)
 
 
 def make_norm(dim: int, options: BlockOptions) -> nn.Module:
@@ -364,8 +364,8 @@ class Transformer(nn.Module, Encoded):
         mixers = [self._build_mixer(replace(dims, layer=layer), causal) for layer in range(depth)]
         # Only what is added to the input reaches a layer whose mixer uses no encodings.
         plans: list[Mapping[str, EncodingFactory] | None] = [
-            {} if mixer and not mixer.uses_encodings else one.get("encoding")
-            for mixer, one in zip(mixers, changes or [{}] * depth, strict=True)
+            {} if mixer and not mixer.uses_encodings else change.get("encoding")
+            for mixer, change in zip(mixers, changes or [{}] * depth, strict=True)
         ]
         self.encoding, self.chains = build_chains(
             dims,
@@ -378,11 +378,11 @@ class Transformer(nn.Module, Encoded):
         blocks = []
         for chain in self.chains:
             layer = chain.dims.layer
-            own = {**changes[layer]} if changes else {}
-            own.pop("encoding", None)
-            own.pop("mixer", None)
+            layer_changes = {**changes[layer]} if changes else {}
+            layer_changes.pop("encoding", None)
+            layer_changes.pop("mixer", None)
             try:
-                layer_options = replace(attention, **own)
+                layer_options = replace(attention, **layer_changes)
                 blocks.append(Block(chain.dims, options, layer_options, mixers[layer]))
             except OptionError as error:
                 raise OptionError(self.locate(layer, error.key), error.message) from None
@@ -403,18 +403,18 @@ class Transformer(nn.Module, Encoded):
         if changes.get("mixer") is None:
             return None
         if not causal:
-            problem = "a mixer needs a causal mask, which this model does not have"
-            remedy = "leave it out, or choose a causal model such as decoder"
-            raise OptionError(self.locate(dims.layer, "mixer"), f"{problem}; {remedy}")
+            message = "a mixer needs a causal mask, which this model does not have"
+            hint = "leave it out, or choose a causal model such as decoder"
+            raise OptionError(self.locate(dims.layer, "mixer"), f"{message}; {hint}")
         mixer: Mixer = changes["mixer"](dims)
         for key in changes.keys() - {"mixer"}:
             if key == "encoding" and mixer.uses_encodings:
                 continue
-            problem = f"{mixer.name} has no scores of queries and keys, which this changes"
+            message = f"{mixer.name} has no scores of queries and keys, which this changes"
             if key == "encoding":
-                problem = f"{mixer.name} uses no encoding: its state carries the order of tokens"
-            remedy = "leave it out of this type"
-            raise OptionError(self.locate(dims.layer, key), f"{problem}; {remedy}")
+                message = f"{mixer.name} uses no encoding: its state carries the order of tokens"
+            hint = "leave it out of this type"
+            raise OptionError(self.locate(dims.layer, key), f"{message}; {hint}")
         return mixer
 
     def locate(self, layer: int, key: str) -> str:
@@ -487,8 +487,8 @@ def enable_activation_checkpointing(model: nn.Module) -> None:
     """
     transformers = find_transformers(model)
     if not transformers:
-        problem = "the model has no transformer blocks to recompute; leave it out"
-        raise OptionError("activation_checkpointing", problem)
+        message = "the model has no transformer blocks to recompute; leave it out"
+        raise OptionError("activation_checkpointing", message)
     for transformer in transformers:
         transformer.activation_checkpointing = True
 
@@ -523,8 +523,8 @@ def compile_blocks(model: nn.Module, **options: Any) -> None:
     """
     transformers = find_transformers(model)
     if not transformers:
-        problem = "the model has no transformer blocks to compile"
-        raise OptionError("compile", f"{problem}; set it to true for the whole model")
+        message = "the model has no transformer blocks to compile"
+        raise OptionError("compile", f"{message}; set it to true for the whole model")
     blocks = [block for transformer in transformers for block in transformer.blocks]
     # Blocks share their code, but not always a graph: a layer may have one of its own, and training
     # and evaluation have two.

@@ -71,13 +71,13 @@ class ViT(Transformer):
             raise OptionError("cls_position", "there is no CLS token; set pool to class")
         is_video = len(spec.grid) == 3
         if tubelet > 1 and not is_video:
-            problem = f"images have no frames to join into tubelets of {tubelet}; leave it out"
-            raise OptionError("tubelet", problem)
+            message = f"images have no frames to join into tubelets of {tubelet}; leave it out"
+            raise OptionError("tubelet", message)
         self.head: nn.Module
         self.is_dense = spec.target_unit == "pixel"
         if dense_head != "linear" and not self.is_dense:
-            problem = f"{spec.noun} have one class each, and no pixel has one; leave it out"
-            raise OptionError("dense_head", problem)
+            message = f"{spec.noun} have one class each, and no pixel has one; leave it out"
+            raise OptionError("dense_head", message)
 
         patch = (patch_size, patch_size)
         self.patch_shape: tuple[int, ...] = (tubelet, *patch) if is_video else patch
@@ -116,11 +116,11 @@ class ViT(Transformer):
         *frames, height, width = pixels
         *tubelet, patch, _ = self.patch_shape
         if height % patch or width % patch:
-            problem = f"patch_size {patch} does not divide images of {height} x {width}"
-            raise OptionError("patch_size", problem)
+            message = f"patch_size {patch} does not divide images of {height} x {width}"
+            raise OptionError("patch_size", message)
         if frames and frames[0] % tubelet[0]:
-            problem = f"tubelet {tubelet[0]} does not divide videos of {frames[0]} frames"
-            raise OptionError("tubelet", problem)
+            message = f"tubelet {tubelet[0]} does not divide videos of {frames[0]} frames"
+            raise OptionError("tubelet", message)
         return tuple(count // step for count, step in zip(pixels, self.patch_shape, strict=True))
 
     def tokens(
@@ -180,14 +180,14 @@ class ViT(Transformer):
 
         # The grid of an image ends with its last row and column. Padding counts for one more image.
         of_image = torch.where(is_real, document, batch)
-        last = index.new_zeros(batch + 1, 2).scatter_reduce(
+        last_cell = index.new_zeros(batch + 1, 2).scatter_reduce(
             0, of_image.flatten()[:, None].expand(-1, 2), index.flatten(0, 1), "amax"
         )
         if self.training:
             if members is not None and self.position_augmentation.per_sample:
-                problem = "images that share a row share its draws; leave it out, or data.pack"
-                raise OptionError("position_augmentation.per_sample", problem)
-            centre = last[of_image] / 2
+                message = "images that share a row share its draws; leave it out, or data.pack"
+                raise OptionError("position_augmentation.per_sample", message)
+            centre = last_cell[of_image] / 2
             index = self.position_augmentation(index, len(x), centre)
 
         special: list[Tensor] = [
@@ -197,17 +197,17 @@ class ViT(Transformer):
             # Each image of a row has special tokens of its own, before all patches.
             if members is None:
                 members = torch.arange(batch, device=x.device)[:, None]
-            each = torch.cat(special, dim=1).to(x.dtype)  # [1, k, D]
-            owners = members.repeat_interleave(each.shape[1], dim=1)  # [R, S k]
-            x = torch.cat([each.repeat(len(x), members.shape[1], 1), x], dim=1)
+            prefix = torch.cat(special, dim=1).to(x.dtype)  # [1, k, D]
+            owners = members.repeat_interleave(prefix.shape[1], dim=1)  # [R, S k]
+            x = torch.cat([prefix.repeat(len(x), members.shape[1], 1), x], dim=1)
             document = torch.cat([owners, document], dim=1)
             of_image = torch.cat([torch.where(owners < 0, batch, owners), of_image], dim=1)
-            index = torch.cat([last[of_image[:, : owners.shape[1]]] / 2, index], dim=1)
+            index = torch.cat([last_cell[of_image[:, : owners.shape[1]]] / 2, index], dim=1)
             has_position = torch.arange(x.shape[1], device=x.device) >= owners.shape[1]
             if self.is_cls_centred:
-                has_position[: owners.shape[1] : each.shape[1]] = True
+                has_position[: owners.shape[1] : prefix.shape[1]] = True
         tokens = Tokens.at(x, index, has_position if special else None, document)
-        return tokens.replace(grid_size=last[of_image] + 1)
+        return tokens.replace(grid_size=last_cell[of_image] + 1)
 
     def forward(
         self, images: Tensor, places: Tensor | None = None, members: Tensor | None = None
@@ -245,26 +245,26 @@ class ViT(Transformer):
         patches = grid[0] * grid[1]
         if members is None:
             members = torch.arange(batch, device=x.device)[:, None]
-        first = members.shape[1] * self.special_tokens
+        first_patch = members.shape[1] * self.special_tokens
         is_real = places >= 0
         if self.is_dense:
             # What padding writes goes behind the last patch.
             target = torch.where(is_real, places, batch * patches).flatten()
             maps = x.new_zeros(batch * patches + 1, x.shape[2])
-            maps = maps.index_copy(0, target, x[:, first:].flatten(0, 1))[:-1]
+            maps = maps.index_copy(0, target, x[:, first_patch:].flatten(0, 1))[:-1]
             maps = maps.view(batch, *grid, -1).permute(0, 3, 1, 2)  # [B, D, h, w]
             covered = find_covered(places, batch, grid)
             sizes = torch.stack([covered.any(2).sum(1), covered.any(1).sum(1)], dim=1)  # [B, 2]
             return self.head(maps, images.shape[2:], sizes)
 
         if self.cls_token is not None:
-            pooled = x[:, : first : self.special_tokens]  # [R, S, D]
+            pooled = x[:, : first_patch : self.special_tokens]  # [R, S, D]
         else:
             # -2 is no number of an image, and -1 that of an empty place in a row.
             document = torch.where(is_real, places // patches, -2)
-            own = document[:, None] == members[..., None]  # [R, S, L]
-            shares = own.to(x.dtype) / own.sum(-1, keepdim=True).clamp(min=1)
-            pooled = shares @ x[:, first:]
+            is_member = document[:, None] == members[..., None]  # [R, S, L]
+            shares = is_member.to(x.dtype) / is_member.sum(-1, keepdim=True).clamp(min=1)
+            pooled = shares @ x[:, first_patch:]
         # In the order of the images; empty places of rows go behind the last one.
         target = torch.where(members < 0, batch, members).flatten()
         ordered = pooled.new_zeros(batch + 1, pooled.shape[2])
@@ -289,20 +289,20 @@ class ViT(Transformer):
         """
         chosen = check_layers(layers, len(self.blocks))
         # In the order of the blocks; a layer that is named twice is kept once.
-        found: dict[int, Tensor] = {}
+        maps: dict[int, Tensor] = {}
 
         def keep(number: int, tokens: Tokens) -> None:
             if number in chosen:
-                found[number] = self._make_map(tokens.x, images)
+                maps[number] = self._make_map(tokens.x, images)
 
         self.run_blocks(self.tokens(images), after_block=keep)
-        return [found[number] for number in chosen]
+        return [maps[number] for number in chosen]
 
     @property
     def special_tokens(self) -> int:
         """Number of CLS and register tokens, which come before the patches."""
         special = (self.cls_token, self.register_tokens)
-        return sum(one.shape[1] for one in special if one is not None)
+        return sum(token.shape[1] for token in special if token is not None)
 
     def _make_map(self, x: Tensor, images: Tensor) -> Tensor:
         """Return the states [B, N, D] of the patches of images as a map [B, D, h, w]."""
@@ -322,8 +322,8 @@ class ViT(Transformer):
                     nn.init.zeros_(module.bias)
         weight = self.patch_embed.weight
         nn.init.trunc_normal_(weight, std=weight[0].numel() ** -0.5)
-        last: Any = self.head.classifier if self.is_dense else self.head
-        for parameter in (self.patch_embed.bias, last.weight, last.bias):
+        output_layer: Any = self.head.classifier if self.is_dense else self.head
+        for parameter in (self.patch_embed.bias, output_layer.weight, output_layer.bias):
             nn.init.zeros_(parameter)  # type: ignore[arg-type]
 
 

@@ -74,14 +74,14 @@ class TorchOptimizer:
         self._shape: Schedule = cls(**self.schedule.options)
         length = self.warmup_ratio + self._shape.decay_ratio
         if length > 1:
-            problem = f"warmup and decay take {length:g} times the steps of training"
-            remedy = f"set it to at most {1 - self.warmup_ratio:g}, or lower warmup_ratio"
-            raise OptionError("schedule.decay_ratio", f"{problem}; {remedy}")
+            message = f"warmup and decay take {length:g} times the steps of training"
+            hint = f"set it to at most {1 - self.warmup_ratio:g}, or lower warmup_ratio"
+            raise OptionError("schedule.decay_ratio", f"{message}; {hint}")
         # A value that has no effect is an error, but the default is not a choice.
         usual = type(self).__dataclass_fields__["min_lr_ratio"].default
         if not self._shape.reaches_minimum and self.min_lr_ratio != usual:
-            problem = f"schedule {self.schedule.name} never reaches it"
-            raise OptionError("min_lr_ratio", f"{problem}; leave it out, or choose cosine")
+            message = f"schedule {self.schedule.name} never reaches it"
+            raise OptionError("min_lr_ratio", f"{message}; leave it out, or choose cosine")
 
     def configure(self, model: nn.Module, steps: int) -> dict[str, Any]:
         """Create optimizer and schedule in Lightning's form.
@@ -106,15 +106,15 @@ class TorchOptimizer:
     def own_arguments(self) -> dict[str, Any]:
         """Return the arguments of the torch optimizer other than the options of all optimizers."""
         shared = {field.name for field in fields(TorchOptimizer)}
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        own = {name: value for name, value in own.items() if name not in shared}
-        for pair, (first, second) in PAIRS.items():
-            if first in own:
-                own[pair] = own.pop(first), own.pop(second)
+        arguments = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        arguments = {name: value for name, value in arguments.items() if name not in shared}
+        for pair, (first_key, second_key) in PAIRS.items():
+            if first_key in arguments:
+                arguments[pair] = arguments.pop(first_key), arguments.pop(second_key)
         # Without it torch updates many weights at once on a GPU; false would forbid that too.
-        if not own.get("fused", True):
-            del own["fused"]
-        return own
+        if not arguments.get("fused", True):
+            del arguments["fused"]
+        return arguments
 
     def lr_factor(self, step: int, steps: int) -> float:
         """Compute the learning rate of a step as a fraction of `lr`."""
@@ -253,11 +253,11 @@ class ParamGroup:
     def __post_init__(self) -> None:
         has_settings = self.lr is not None or self.weight_decay is not None
         if self.freeze and has_settings:
-            problem = "frozen parameters have neither learning rate nor weight decay"
-            raise OptionError("freeze", f"{problem}; leave out freeze, or lr and weight_decay")
+            message = "frozen parameters have neither learning rate nor weight decay"
+            raise OptionError("freeze", f"{message}; leave out freeze, or lr and weight_decay")
         if not self.freeze and not has_settings:
-            problem = "the group has no effect on the parameters that it matches"
-            raise OptionError("match", f"{problem}; add lr, weight_decay or freeze")
+            message = "the group has no effect on the parameters that it matches"
+            raise OptionError("match", f"{message}; add lr, weight_decay or freeze")
 
 
 def freeze(model: nn.Module, groups: Sequence[ParamGroup]) -> None:
@@ -279,7 +279,7 @@ def find_encoding_parameters(model: nn.Module) -> frozenset[str]:
     for module in model.modules():
         if isinstance(module, Encoding):
             owned |= {id(parameter) for parameter in module.parameters()}
-    return frozenset(name for name, each in model.named_parameters() if id(each) in owned)
+    return frozenset(name for name, parameter in model.named_parameters() if id(parameter) in owned)
 
 
 def build_param_groups(
@@ -297,14 +297,14 @@ def build_param_groups(
         OptionError: A group applies to no parameter, or all parameters are frozen.
     """
     parameters = dict(model.named_parameters())
-    found = {name: find_group(name, groups) for name in parameters}
+    assigned = {name: find_group(name, groups) for name in parameters}
     for at, group in enumerate(groups):
-        if not any(one is group for one in found.values()):
-            problem = _explain_no_match(group, list(parameters))
-            raise OptionError(f"param_groups.{at}.match", problem)
-    if all(group is not None and group.freeze for group in found.values()):
-        problem = "all parameters are frozen; leave some to train"
-        raise OptionError("param_groups", problem)
+        if not any(candidate is group for candidate in assigned.values()):
+            message = _explain_no_match(group, list(parameters))
+            raise OptionError(f"param_groups.{at}.match", message)
+    if all(group is not None and group.freeze for group in assigned.values()):
+        message = "all parameters are frozen; leave some to train"
+        raise OptionError("param_groups", message)
 
     # A group whose parameters have different weight decays becomes several for the optimizer.
     result: list[dict[str, Any]] = []
@@ -313,7 +313,7 @@ def build_param_groups(
             continue
         rate = lr if group.lr is None else lr * group.lr
         by_decay: dict[float, dict[str, Any]] = {}
-        for name in (name for name, one in found.items() if one is group):
+        for name in (name for name, assigned_group in assigned.items() if assigned_group is group):
             decay = decays[name] if group.weight_decay is None else group.weight_decay
             settings = {"params": [], "weight_decay": decay, "lr": rate}
             by_decay.setdefault(decay, settings)["params"].append(parameters[name])
@@ -323,13 +323,13 @@ def build_param_groups(
 
 def _explain_no_match(group: ParamGroup, names: list[str]) -> str:
     if any(fnmatchcase(name, group.match) for name in names):
-        problem = f"groups before it match all that {group.match} matches, and the first applies"
-        return f"{problem}; move it up"
+        message = f"groups before it match all that {group.match} matches, and the first applies"
+        return f"{message}; move it up"
     # the modules that hold parameters are what patterns name
     parts = [name.split(".") for name in names]
-    prefixes = {".".join(one[:end]): None for one in parts for end in range(1, len(one) + 1)}
+    prefixes = {".".join(path[:end]): None for path in parts for end in range(1, len(path) + 1)}
     if meant := find_meant(group.match.rstrip(".*"), prefixes):
-        remedy = offer(group.match, [meant[0] if meant[0] in names else f"{meant[0]}.*"])
+        hint = offer(group.match, [meant[0] if meant[0] in names else f"{meant[0]}.*"])
     else:
-        remedy = list_known(names)
-    return f"no parameter has a name like {group.match}; {remedy}"
+        hint = list_known(names)
+    return f"no parameter has a name like {group.match}; {hint}"

@@ -119,11 +119,11 @@ class SGD(TorchOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and (not self.momentum or self.dampening):
-            problem = "Nesterov momentum needs a momentum and no dampening"
-            raise OptionError("nesterov", f"{problem}; set momentum to 0.9, dampening to 0")
+            message = "Nesterov momentum needs a momentum and no dampening"
+            raise OptionError("nesterov", f"{message}; set momentum to 0.9, dampening to 0")
         if self.dampening and not self.momentum:
-            problem = "there is no momentum to dampen"
-            raise OptionError("dampening", f"{problem}; set momentum, or leave it out")
+            message = "there is no momentum to dampen"
+            raise OptionError("dampening", f"{message}; set momentum, or leave it out")
 
 
 @register
@@ -163,9 +163,9 @@ class Adafactor(TorchOptimizer):
 
     def own_arguments(self) -> dict[str, Any]:
         """Return the arguments of Adafactor, with both epsilons as one pair."""
-        own = super().own_arguments()
-        own["eps"] = own.pop("eps1"), own.pop("eps2")
-        return own
+        arguments = super().own_arguments()
+        arguments["eps"] = arguments.pop("eps1"), arguments.pop("eps2")
+        return arguments
 
 
 @register
@@ -195,16 +195,16 @@ class Muon(TorchOptimizer):
         """Create Muon and AdamW as one optimizer."""
         # Muon is meant for hidden matrices: not for embeddings, heads and encodings.
         of_encodings = find_encoding_parameters(model)
-        names = {id(each): name for name, each in model.named_parameters()}
-        linear = {id(each.weight) for each in model.modules() if isinstance(each, nn.Linear)}
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
         matrices = {
-            one
-            for one in linear
-            if names[one].startswith("blocks.") and names[one] not in of_encodings
+            identity
+            for identity in linear
+            if names[identity].startswith("blocks.") and names[identity] not in of_encodings
         }
         if not matrices:
-            problem = "muon trains matrices of transformer blocks, and the model has none"
-            raise OptionError("name", f"{problem}; choose adamw")
+            message = "muon trains matrices of transformer blocks, and the model has none"
+            raise OptionError("name", f"{message}; choose adamw")
         # Split every group into its matrices (part 0) and all other parameters (part 1).
         parts: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
         for group in groups:
@@ -212,11 +212,11 @@ class Muon(TorchOptimizer):
                 chosen = [p for p in group["params"] if (id(p) not in matrices) == bool(is_rest)]
                 if chosen:
                     part.append({**group, "params": chosen})
-        own = self.own_arguments()
-        betas = own.pop("betas")
+        arguments = self.own_arguments()
+        betas = arguments.pop("betas")
         optimizers: list[Optimizer] = []
         if parts[0]:
-            optimizers.append(torch.optim.Muon(parts[0], lr=self.lr, **own))
+            optimizers.append(torch.optim.Muon(parts[0], lr=self.lr, **arguments))
         if parts[1]:
             optimizers.append(torch.optim.AdamW(parts[1], lr=self.lr, betas=betas))
         return CombinedOptimizer(optimizers)
@@ -243,7 +243,7 @@ class CombinedOptimizer(Optimizer):
     def _share_state(self) -> None:
         # Schedules and checkpoints change the combined groups: the parts hold the same objects.
         for number, part in enumerate(self.parts):
-            part.param_groups = [one for one in self.param_groups if one["part"] == number]
+            part.param_groups = [group for group in self.param_groups if group["part"] == number]
             part.state = self.state
 
     @torch.no_grad()

@@ -33,14 +33,14 @@ def describe_type(annotation: Any) -> str:
     """Return an annotation as a noun: an integer, a list of 2 values."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated and isinstance(arguments[1], Choices):
-        known = textwrap.shorten(", ".join(names(arguments[1].kind)), 80, placeholder=" ...")
-        return f"{{name: ..., options}} with a name of {known}"
+        listed = textwrap.shorten(", ".join(names(arguments[1].kind)), 80, placeholder=" ...")
+        return f"{{name: ..., options}} with a name of {listed}"
     if origin is Annotated:
         return describe_type(arguments[0])
     if origin is Literal:
-        known = ", ".join(map(format_value, arguments))
+        listed = ", ".join(map(format_value, arguments))
         return textwrap.shorten(
-            known if len(arguments) == 1 else f"one of {known}", 80, placeholder=" ..."
+            listed if len(arguments) == 1 else f"one of {listed}", 80, placeholder=" ..."
         )
     if origin in (Union, types.UnionType):
         return " or ".join(map(describe_type, arguments))

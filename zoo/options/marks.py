@@ -91,8 +91,8 @@ class ByAxes:
     values: tuple[float, float, float]
 
     def __str__(self) -> str:
-        one, two, three = self.values
-        return f"default {one:g} on one axis, {two:g} on two, {three:g} on three"
+        for_one, for_two, for_three = self.values
+        return f"default {for_one:g} on one axis, {for_two:g} on two, {for_three:g} on three"
 
     def choose(self, value: float | None, axes: int) -> float:
         """Return the value that was given, or the default for so many axes."""

@@ -53,11 +53,11 @@ def list_children(data: object) -> Iterable[tuple[str | int, Any]]:
 def walk(data: object) -> list[tuple[str, Any]]:
     """Return every full key with its value, those of containers before those in them."""
     # in one loop without calls: a recipe is walked several times for each key that is set
-    found: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     left: list[tuple[str, Any]] = [("", data)]
     while left:
         key, value = left.pop()
-        found.append((key, value))
+        entries.append((key, value))
         if isinstance(value, Mapping):
             children = [*value.items()]
         elif isinstance(value, list | tuple):
@@ -67,7 +67,7 @@ def walk(data: object) -> list[tuple[str, Any]]:
         above = f"{key}." if key else ""
         for part, child in reversed(children):
             left.append((f"{above}{part}", child))
-    return found
+    return entries
 
 
 def is_key(word: object) -> bool:
@@ -90,17 +90,18 @@ def to_plain(typed: Any) -> Any:
     # scalars, which most values are, take no further call
     if isinstance(typed, Mapping):
         return {
-            word: each if type(each) in SCALARS else to_plain(each) for word, each in typed.items()
+            word: child if type(child) in SCALARS else to_plain(child)
+            for word, child in typed.items()
         }
     if isinstance(typed, list | tuple):
-        return [each if type(each) in SCALARS else to_plain(each) for each in typed]
+        return [item if type(item) in SCALARS else to_plain(item) for item in typed]
     return typed
 
 
 def format_value(value: object) -> str:
     """Write a value as YAML would, shortened."""
-    words = {None: "null", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
+    spellings = {None: "null", True: "true", False: "false"}
+    return spellings[value] if value is None or isinstance(value, bool) else reprlib.repr(value)
 
 
 def format_label(value: Any) -> str:
@@ -112,7 +113,7 @@ def format_label(value: Any) -> str:
     if not isinstance(value, dict):
         return json.dumps(value)
     name = str(value.get("name", ""))
-    options = [f"{key}={format_label(one)}" for key, one in value.items() if key != "name"]
+    options = [f"{key}={format_label(option)}" for key, option in value.items() if key != "name"]
     return format_call(name, options, ",") if options or name else "()"
 
 
@@ -126,11 +127,11 @@ def check_interpolation(value: object) -> tuple[str, str] | None:
     """Return problem and remedy of an interpolation that is no plain `${section.key}`."""
     if not is_interpolation(value):
         return None
-    text = str(value)
-    if RESOLVER.search(text):
-        return f"resolvers are refused: {format_value(text)}", "write the value itself"
-    if "${" in REFERENCE.sub("", text) or "\\${" in text:
-        return f"malformed interpolation {format_value(text)}", "write ${section.key}"
+    string = str(value)
+    if RESOLVER.search(string):
+        return f"resolvers are refused: {format_value(string)}", "write the value itself"
+    if "${" in REFERENCE.sub("", string) or "\\${" in string:
+        return f"malformed interpolation {format_value(string)}", "write ${section.key}"
     return None
 
 
@@ -158,13 +159,13 @@ class PlainReader:
         """
         self.count += 1
         if depth > DEPTH or self.count > NODES:
-            problem = f"deeper than {DEPTH} levels or more than {NODES:,} values"
-            raise RecipeError(ConfigIssue(ARGUMENT, key, problem))
+            message = f"deeper than {DEPTH} levels or more than {NODES:,} values"
+            raise RecipeError(ConfigIssue(ARGUMENT, key, message))
         value = _unwrap(value)
         if isinstance(value, Mapping):
             return self.read_mapping(value, key, depth)
         if isinstance(value, list | tuple):
-            return [self.read(one, join(key, i), depth + 1) for i, one in enumerate(value)]
+            return [self.read(item, join(key, i), depth + 1) for i, item in enumerate(value)]
         if isinstance(value, str):
             return self.read_text(value, key)
         if value is None or isinstance(value, bool):
@@ -173,8 +174,8 @@ class PlainReader:
             return int(value)
         if isinstance(value, Real):
             return float(value)
-        problem = f"not plain data but {type(value).__name__}"
-        self.refuse(key, problem, "write a number, a string, a list or a mapping")
+        message = f"not plain data but {type(value).__name__}"
+        self.refuse(key, message, "write a number, a string, a list or a mapping")
         return None
 
     def read_mapping(self, value: Mapping[Any, Any], key: str, depth: int) -> dict[str, Any]:
@@ -184,8 +185,8 @@ class PlainReader:
                 plain[word] = self.read(child, join(key, word), depth + 1)
             else:
                 nested = isinstance(word, str) and "." in word
-                remedy = "nest mappings instead of writing dots" if nested else ""
-                self.refuse(key, f"{reprlib.repr(word)} cannot be a key", remedy)
+                hint = "nest mappings instead of writing dots" if nested else ""
+                self.refuse(key, f"{reprlib.repr(word)} cannot be a key", hint)
         return plain
 
     def read_text(self, value: str, key: str) -> str:

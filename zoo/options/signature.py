@@ -103,7 +103,7 @@ def options(cls: type) -> dict[str, Option]:
     """
     if "__dataclass_fields__" in vars(cls):
         return fields(cls, keyword_only=True)
-    found: dict[str, Option] = {}
+    declared: dict[str, Option] = {}
     handed: Collection[str] | None = None
     for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
         hints, parameters = _read_hints(init), inspect.signature(init).parameters.values()
@@ -111,19 +111,19 @@ def options(cls: type) -> dict[str, Option]:
             is_handed = handed is None or parameter.name in handed
             if parameter.kind is parameter.KEYWORD_ONLY and is_handed:
                 option = Option(hints[parameter.name], parameter.default)
-                found.setdefault(parameter.name, option)
-        rest = [one.name for one in parameters if one.kind is one.VAR_KEYWORD]
-        unpacked = hints.get(rest[0]) if rest else None
+                declared.setdefault(parameter.name, option)
+        catch_all = [entry.name for entry in parameters if entry.kind is entry.VAR_KEYWORD]
+        unpacked = hints.get(catch_all[0]) if catch_all else None
         if get_origin(unpacked) is not Unpack:
             break
         (options_class,) = get_args(unpacked)
         handed = _narrow(handed, options_class.__annotations__)
-    return _put_required_first(found)
+    return _put_required_first(declared)
 
 
-def _put_required_first(found: Mapping[str, Option]) -> dict[str, Option]:
+def _put_required_first(unordered: Mapping[str, Option]) -> dict[str, Option]:
     """Return options in their order, but those without a default, of whatever class, first."""
-    return dict(sorted(found.items(), key=lambda pair: not pair[1].is_required))
+    return dict(sorted(unordered.items(), key=lambda pair: not pair[1].is_required))
 
 
 def _narrow(handed: Collection[str] | None, names: Iterable[str]) -> Collection[str]:
@@ -139,8 +139,8 @@ def select_differences(mark: Differences, schema: Mapping[str, Option]) -> dict[
         schema: The options of the class that has it.
     """
     shared = {key: schema[key] for key in mark.keys if key in schema}
-    own = {key: Option(Annotated[Choice, Choices(kind)], None) for key, kind in mark.members}
-    return {**shared, **own}
+    members = {key: Option(Annotated[Choice, Choices(kind)], None) for key, kind in mark.members}
+    return {**shared, **members}
 
 
 def fields(cls: type, keyword_only: bool = False) -> dict[str, Option]:
@@ -195,11 +195,11 @@ def read_member_options(
             annotations are built from the text of their files.
     """
     try:
-        found: dict[str, Option] = {}
+        declared: dict[str, Option] = {}
         for constructor in _list_constructors(member):
             for key, option in _read_arguments(constructor).items():
-                found.setdefault(key, option)
-        return _put_required_first(found)
+                declared.setdefault(key, option)
+        return _put_required_first(declared)
     except NotImportedError:
         raise
     except Exception:  # an import tells the truth, or what is wrong with the file
@@ -212,12 +212,12 @@ def read_option_names(kind: str, name: str) -> tuple[str, ...]:
     A class that cannot be read has none here.
     """
     try:
-        found: dict[str, bool] = {}
+        required: dict[str, bool] = {}
         for constructor in _list_constructors(find_member(kind, name)):
             for key, is_required in _list_arguments(constructor):
                 if constructor.takes(key):
-                    found.setdefault(key, is_required)
-        return tuple(sorted(found, key=lambda key: not found[key]))
+                    required.setdefault(key, is_required)
+        return tuple(sorted(required, key=lambda key: not required[key]))
     except LookupError:
         pass
     try:
@@ -248,13 +248,13 @@ def _read_arguments(constructor: Constructor) -> dict[str, Option]:
         }
     if not isinstance(node, ast.FunctionDef):
         return {}
-    found = {}
+    declared = {}
     for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         if constructor.takes(argument.arg):
             annotation = names.evaluate(argument.annotation, is_annotation=True)
             value = inspect.Parameter.empty if default is None else names.evaluate(default)
-            found[argument.arg] = Option(annotation, value)
-    return found
+            declared[argument.arg] = Option(annotation, value)
+    return declared
 
 
 def _list_arguments(constructor: Constructor) -> Iterator[tuple[str, bool]]:
@@ -318,24 +318,24 @@ def _list_constructors(member: Member) -> Iterator[Constructor]:
 
 def _find_unpacked(init: ast.FunctionDef) -> str | None:
     """Return the class of `**options: Unpack[Class]`; None if there is no such argument."""
-    rest = init.args.kwarg
-    annotation = None if rest is None else rest.annotation
+    catch_all = init.args.kwarg
+    annotation = None if catch_all is None else catch_all.annotation
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Unpack":
         return ast.unparse(annotation.slice)
     return None
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _is_keyword_only(node: ast.ClassDef) -> bool:
-    return any("kw_only=True" in ast.unparse(one) for one in node.decorator_list)
+    return any("kw_only=True" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _read_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, Option]:
     """Return the fields of a dataclass and of its bases, as its `__init__` takes them."""
-    found: dict[str, Option] = {}
+    declared: dict[str, Option] = {}
     for key, field in _list_fields(names, node).items():
         annotation = field.names.evaluate(field.statement.annotation, is_annotation=True)
         default: Any = inspect.Parameter.empty
@@ -345,8 +345,8 @@ def _read_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, Option]:
             if not default.init:
                 continue
             default = _default(default)
-        found[key] = Option(annotation, default, field.comment)
-    return found
+        declared[key] = Option(annotation, default, field.comment)
+    return declared
 
 
 class FieldText(NamedTuple):
@@ -359,16 +359,16 @@ class FieldText(NamedTuple):
 
 def _list_fields(names: ModuleNames, node: ast.ClassDef) -> dict[str, FieldText]:
     """Return the fields of a dataclass or a TypedDict, and of its bases, not evaluated."""
-    found: dict[str, FieldText] = {}
+    declared: dict[str, FieldText] = {}
     for base in map(ast.unparse, node.bases):
         if base != "TypedDict":
-            found |= _list_fields(*names.find_class(base))
+            declared |= _list_fields(*names.find_class(base))
     for statement, below in zip(node.body, [*node.body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         if not ast.unparse(statement.annotation).startswith("ClassVar"):
-            found[statement.target.id] = FieldText(names, statement, _read_comment(below))
-    return found
+            declared[statement.target.id] = FieldText(names, statement, _read_comment(below))
+    return declared
 
 
 def _define(names: ModuleNames, node: ast.ClassDef) -> Any:
@@ -461,7 +461,7 @@ class ModuleNames(dict[str, Any]):
             value = getattr(import_module(names.resolve(node)), binding.name)
         elif isinstance(node, ast.Import):
             # `import a.b` binds a, and `import a.b as c` the module itself
-            modules = {one.asname or one.name.partition(".")[0]: one for one in node.names}
+            modules = {alias.asname or alias.name.partition(".")[0]: alias for alias in node.names}
             whole = import_module(modules[name].name)
             value = whole if modules[name].asname else sys.modules[name]
         elif isinstance(node, ast.Assign):
@@ -494,10 +494,10 @@ class ModuleNames(dict[str, Any]):
             module = names.resolve(statement)
             # reading the text of a module costs far less than importing torch for an annotation
             is_entered = enters_imported or module not in sys.modules
-            other = names.open_module(module) if is_entered else None
-            if other is None:
+            imported = names.open_module(module) if is_entered else None
+            if imported is None:
                 return Binding(names, statement, source)
-            names, name = other, source
+            names, name = imported, source
 
     def find_class(self, name: str) -> tuple[ModuleNames, ast.ClassDef]:
         """Return the definition of a class and the names of the file that has it.
@@ -544,10 +544,10 @@ class Binding(NamedTuple):
 @functools.cache
 def _list_bindings(tree: ast.Module) -> Mapping[str, tuple[ast.stmt, str]]:
     """Return {name: (the last statement at the top of a file that binds it, its name there)}."""
-    found: dict[str, tuple[ast.stmt, str]] = {}
+    bindings: dict[str, tuple[ast.stmt, str]] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name: (node, alias.name) for alias in node.names}
+            bindings |= {alias.asname or alias.name: (node, alias.name) for alias in node.names}
             continue
         if isinstance(node, ast.Import):
             names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
@@ -557,5 +557,5 @@ def _list_bindings(tree: ast.Module) -> Mapping[str, tuple[ast.stmt, str]]:
             names = [*map(ast.unparse, node.targets)]
         else:
             continue
-        found |= {name: (node, name) for name in names}
-    return found
+        bindings |= {name: (node, name) for name in names}
+    return bindings

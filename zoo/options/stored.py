@@ -56,10 +56,10 @@ def read_part(
     Raises:
         DataError: A value does not have the type of its field.
     """
-    known, validator = fields(cls), Validator({}, interpolates=False)
-    schema = {key: known[name] for key, name in keys.items()}
-    given = {key: plain[key] for key in keys if key in plain}
-    typed = validator.validate_fields(schema, given, "", partial=True)
+    declared, validator = fields(cls), Validator({}, interpolates=False)
+    schema = {key: declared[name] for key, name in keys.items()}
+    present = {key: plain[key] for key in keys if key in plain}
+    typed = validator.validate_fields(schema, present, "", partial=True)
     if validator.issues:
         raise DataError(f"{problem}: {validator.issues[0]}", place=path)
     return {keys[key]: value for key, value in typed.items()}

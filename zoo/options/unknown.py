@@ -95,29 +95,33 @@ def explain_key(
         return Explanation(f"did you mean {dotted}?")
     if word.isdecimal():
         return Explanation("a fraction takes a point, as 0.5, and a number alone is no key")
-    beside = [one for one in (*schema, *others) if one != word]
+    beside = [candidate for candidate in (*schema, *others) if candidate != word]
     if meant := find_meant(word, beside, TYPO):
         return Explanation(offer(word, meant, key), tuple(meant))
     if key and elsewhere and word in elsewhere():
         # a key of the recipe that belongs to no section
         return Explanation(f"did you mean {word}, which is in no section?")
-    away = [one for one in elsewhere() if one != join(key, word)] if elsewhere else []
+    away = (
+        [candidate for candidate in elsewhere() if candidate != join(key, word)]
+        if elsewhere
+        else []
+    )
     # at the top, the keys below neighbours are those of the whole recipe
     nested = [] if away and not key else [*_list_nested(schema)]
     if meant := find_meant(word, nested, SYNONYM):
         return Explanation(offer(word, meant, key))
-    if member and (remedy := REFUSED_OPTIONS.get((*member, word))):
-        return Explanation(remedy)
+    if member and (hint := REFUSED_OPTIONS.get((*member, word))):
+        return Explanation(hint)
     # within a section an option of another member is nearer than one of another section
     owners = list_owners(member, word) if member else {}
     is_section = bool(key) and "." not in key
     meant = find_meant(word, away, SYNONYM)
-    is_same = any(one.rpartition(".")[2] == word for one in meant)
+    is_same = any(name.rpartition(".")[2] == word for name in meant)
     if meant and (not owners or (is_section and (is_same or word not in owners.values()))):
         return Explanation(offer(word, meant))
     if member and owners:
-        remedy = f"{_say_option(word, owners)} of {join_words(owners, most=4)}"
-        return Explanation(f"{remedy}; {_list_options(member, schema)}")
+        hint = f"{_say_option(word, owners)} of {join_words(owners, most=4)}"
+        return Explanation(f"{hint}; {_list_options(member, schema)}")
     if meant := find_meant(word, beside):
         return Explanation(offer(word, meant, key), tuple(meant))
     for candidates, parent in ((nested, key), (away, "")):
@@ -147,14 +151,21 @@ def _list_nested(schema: Mapping[str, Option]) -> Iterator[str]:
 
 def list_owners(member: OptionOwner, word: str) -> dict[str, str]:
     """Return {name: option} of the other members of a kind that have an option of this meaning."""
-    known = {
+    by_member = {
         name: read_option_names(member.kind, name)
         for name in names(member.kind)
         if name != member.name
     }
-    words = dict.fromkeys(option for own in known.values() for option in own)
-    meant = [word] if word in words else find_meant(word, words, TYPO)[:1]
-    return {name: option for option in meant for name, own in known.items() if option in own}
+    option_names = dict.fromkeys(
+        option for member_options in by_member.values() for option in member_options
+    )
+    meant = [word] if word in option_names else find_meant(word, option_names, TYPO)[:1]
+    return {
+        name: option
+        for option in meant
+        for name, member_options in by_member.items()
+        if option in member_options
+    }
 
 
 def _list_fragments() -> Iterator[str]:
@@ -180,13 +191,13 @@ def explain_nameless(kind: str, given: Mapping[str, Any]) -> str:
     return ""
 
 
-def _rewrite_names(word: str, known: Collection[str]) -> str:
+def _rewrite_names(word: str, members: Collection[str]) -> str:
     """Return how zoo writes several names, `rope+alibi`, or one with options, `rope(base=3)`."""
-    several = [one.strip() for one in re.split(r"[+,;&|]", word)]
-    if len(several) > 1 and set(several) <= {*known}:
+    several = [part.strip() for part in re.split(r"[+,;&|]", word)]
+    if len(several) > 1 and set(several) <= {*members}:
         return f"[{','.join(several)}]"
     call = re.fullmatch(r"(\w+)\((.*)\)", word)
-    if call and call[1] in known:
+    if call and call[1] in members:
         options = re.sub(r"\s*=\s*", ": ", call[2])
         return f"{{name: {call[1]}, {options}}}" if options else call[1]
     return ""
@@ -194,18 +205,18 @@ def _rewrite_names(word: str, known: Collection[str]) -> str:
 
 def explain_name(kind: str, word: str) -> str:
     """Explain a name that no member of a kind has."""
-    known = names(kind)
+    members = names(kind)
     if pair := PAIR.fullmatch(word):
         return f"write {pair[1]}: {pair[2]} with a space after the colon, below the section"
-    if written := _rewrite_names(word, known):
+    if written := _rewrite_names(word, members):
         return f"write {written}"
-    if family := [one for one in known if one.startswith(f"{word}_")]:
+    if family := [name for name in members if name.startswith(f"{word}_")]:
         return offer(word, family[:ALTERNATIVES])
-    if meant := find_meant(word, known, TYPO):
+    if meant := find_meant(word, members, TYPO):
         return offer(word, meant)
-    for other, about in KINDS.items():
-        if other != kind and about.in_recipes and word in names(other):
-            return f"{word} is one of {other}; {list_known(known)}"
+    for other_kind, about in KINDS.items():
+        if other_kind != kind and about.in_recipes and word in names(other_kind):
+            return f"{word} is one of {other_kind}; {list_known(members)}"
     if word.endswith(".txt") and kind == "data":
         return f"write {{name: text, files: [{word}]}}"
     for fragment in _list_fragments():
@@ -213,4 +224,4 @@ def explain_name(kind: str, word: str) -> str:
         is_near = len(word) > 3 and stem.startswith(word.lower())
         if kind.startswith(section) and (word in (fragment, stem) or is_near):
             return f"{fragment} is a fragment, which a recipe names in `extends`"
-    return nearest(word, known)
+    return nearest(word, members)

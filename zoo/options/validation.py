@@ -159,23 +159,23 @@ class Validator:
         above = f"{key}." if key else ""
         for word, value in given.items():
             if word not in schema:
-                found = self.explain_unknown(word, value, schema, key, others, member)
+                explanation = self.explain_unknown(word, value, schema, key, others, member)
                 # what is missing at or below the key that was meant follows from that
-                self.reported |= {join(key, one) for one in found.meant}
-                typed[word] = self.refuse(join(key, word), value, "unknown key", found.remedy)
+                self.reported |= {join(key, name) for name in explanation.meant}
+                typed[word] = self.refuse(join(key, word), value, "unknown key", explanation.remedy)
         for word, option in schema.items():
             if word in given:
                 marks, value, full = get_args(option.annotation)[1:2], given[word], above + word
                 if marks and isinstance(marks[0], Differences) and isinstance(value, dict):
-                    own = select_differences(marks[0], schema)
-                    typed[word] = self.validate_differences(own, value, full)
+                    differing = select_differences(marks[0], schema)
+                    typed[word] = self.validate_differences(differing, value, full)
                 else:
                     typed[word] = self.validate(option.annotation, value, full)
             elif partial:
                 continue
             elif option.is_required:
-                remedy = f"expected {describe_type(option.annotation)}"
-                self.refuse_absence(above + word, remedy, join(key, "name") if member else key)
+                hint = f"expected {describe_type(option.annotation)}"
+                self.refuse_absence(above + word, hint, join(key, "name") if member else key)
             else:
                 typed[word] = type_default(option)
         return typed
@@ -195,7 +195,7 @@ class Validator:
         elsewhere = self.elsewhere
         if not key and isinstance(value, dict):
             # a section, and not a key without its section
-            others, elsewhere = [one for one in others if "." not in one], None
+            others, elsewhere = [name for name in others if "." not in name], None
         return explain_key(word, schema, key, others=others, member=member, elsewhere=elsewhere)
 
     def validate_differences(
@@ -208,12 +208,12 @@ class Validator:
             full = join(key, name)
             if not isinstance(changes, dict | None):
                 options = join_words(list(schema)[:2])
-                remedy = f"write the options that differ, such as {options}, or {{}} for none"
-                typed[name] = self.refuse_type(Mapping[str, Any], changes, full, remedy)
+                hint = f"write the options that differ, such as {options}, or {{}} for none"
+                typed[name] = self.refuse_type(Mapping[str, Any], changes, full, hint)
                 continue
-            found = self.validate_fields(schema, changes or {}, full, partial=True)
+            typed_changes = self.validate_fields(schema, changes or {}, full, partial=True)
             self.locations[full] = locate(self.given, full)
-            typed[name] = MappingProxyType(found)
+            typed[name] = MappingProxyType(typed_changes)
         return MappingProxyType(typed)
 
     def copy(self) -> Validator:
@@ -234,16 +234,16 @@ class Validator:
         if not self.reported.isdisjoint(list_ancestors(key)):
             return
         is_removed = self.given.get(key) == ARGUMENT
-        problem = "missing, as it was removed" if is_removed else "missing"
+        message = "missing, as it was removed" if is_removed else "missing"
         origin = locate(self.given, key if is_removed or not above else above)
         if origin == ARGUMENT and not is_removed and above and above != key.rpartition(".")[0]:
             remedy += ", since a new name drops the options of the old one"
-        self.issues.append(ConfigIssue(origin, key, problem, remedy))
+        self.issues.append(ConfigIssue(origin, key, message, remedy))
 
     def refuse_type(self, annotation: Any, value: Any, key: str, remedy: str | Message = "") -> Any:
         self.untyped.add(key)
-        problem = f"expected {describe_type(annotation)}, got {format_value(value)}"
-        return self.refuse(key, value, problem, remedy)
+        message = f"expected {describe_type(annotation)}, got {format_value(value)}"
+        return self.refuse(key, value, message, remedy)
 
     def check_marks(self, marks: Sequence[Any], typed: Any, key: str) -> None:
         """Report a value outside the bounds or patterns of its annotation."""
@@ -279,7 +279,7 @@ class Validator:
             remedies = (trial.issues[0].remedy for trial, _ in trials if trial.issues[0].remedy)
             if isinstance(value, list):
                 # a number is no likelier than a text
-                remedies = (one for one in remedies if one != SEVERAL)
+                remedies = (hint for hint in remedies if hint != SEVERAL)
             return self.refuse_type(annotation, value, key, next(remedies, ""))
         trial, typed = closest[0]
         self.issues += trial.issues
@@ -293,8 +293,8 @@ class Validator:
             trial = self.copy()
             trial.validate(annotation, [value], key)
             fits_alone = value is not None and not trial.issues
-            remedy = f"write [{format_value(value)}]" if fits_alone else _bracket(value)
-            return self.refuse_type(annotation, value, key, remedy)
+            hint = f"write [{format_value(value)}]" if fits_alone else _bracket(value)
+            return self.refuse_type(annotation, value, key, hint)
         if get_origin(annotation) is not tuple or members[-1] is Ellipsis:
             members = members[:1] * len(value)
         if len(members) != len(value):
@@ -318,8 +318,8 @@ class Validator:
 
     def validate_dataclass(self, cls: Any, value: Any, key: str) -> Any:
         if not isinstance(value, dict | None):
-            remedy = f"give its keys, such as {list_words(fields(cls))}"
-            return self.refuse_type(cls, value, key, remedy)
+            hint = f"give its keys, such as {list_words(fields(cls))}"
+            return self.refuse_type(cls, value, key, hint)
         before = len(self.issues) + len(self.untyped)
         schema = fields(cls)
         typed = self.validate_fields(schema, value or {}, key)
@@ -340,18 +340,18 @@ class Validator:
         annotation = Annotated[Choice, Choices(kind)]
         is_nothing = value in (None, False) or (isinstance(value, str) and value in NO_MEMBER)
         if not isinstance(value, str | dict | list) or (is_nothing and mark.may_be_empty):
-            remedy = "write [] for none" if is_nothing and mark.may_be_empty else ""
+            hint = "write [] for none" if is_nothing and mark.may_be_empty else ""
             if is_nothing and "none" in names(kind):
-                remedy = "write none"
-            return self.refuse_type(annotation, value, key, remedy)
+                hint = "write none"
+            return self.refuse_type(annotation, value, key, hint)
         entries = value if isinstance(value, list) else [value]
         if not isinstance(value, list):
             # keys of the one entry were given without its number
-            first, above = join(key, 0), join(key, "")
+            entry_key, above = join(key, 0), join(key, "")
             moved = {
-                join(first, one.removeprefix(above)): where
-                for one, where in self.given.items()
-                if one.startswith(above)
+                join(entry_key, given_key.removeprefix(above)): where
+                for given_key, where in self.given.items()
+                if given_key.startswith(above)
             }
             self.given = {**self.given, **moved}
         if not entries and not mark.may_be_empty:
@@ -363,35 +363,41 @@ class Validator:
 
     def validate_choice(self, kind: str, value: Any, key: str) -> Any:
         """Return a Choice with every option of its class, if there is such a class."""
-        given = {"name": value} if isinstance(value, str) else value
-        if not isinstance(given, dict):
-            remedy = "remove the key, or write its options below it" if given is None else ""
-            return self.refuse_type(Annotated[Choice, Choices(kind)], given, key, remedy)
-        if "name" not in given and (
-            self.refuse_misspelt_name(given, key) or self.refuse_nested_name(kind, given, key)
+        written = {"name": value} if isinstance(value, str) else value
+        if not isinstance(written, dict):
+            hint = "remove the key, or write its options below it" if written is None else ""
+            return self.refuse_type(Annotated[Choice, Choices(kind)], written, key, hint)
+        if "name" not in written and (
+            self.refuse_misspelt_name(written, key) or self.refuse_nested_name(kind, written, key)
         ):
-            return given
-        member = self.find_member(kind, given.get("name"), join(key, "name"))
+            return written
+        member = self.find_member(kind, written.get("name"), join(key, "name"))
         if member is None:
-            return given
-        own = read_member_options(member, member.modified, are_imports_forbidden())
+            return written
+        member_options = read_member_options(member, member.modified, are_imports_forbidden())
         extra = extras(kind)
-        assert not {"name", *extra} & own.keys(), (
-            f"{given['name']} takes an option that every member of {kind} has"
+        assert not {"name", *extra} & member_options.keys(), (
+            f"{written['name']} takes an option that every member of {kind} has"
         )
-        rest = {word: each for word, each in given.items() if word != "name"}
-        owner = OptionOwner(kind, str(given["name"]))
-        typed = self.validate_fields({**own, **extra}, rest, key, ("name",), member=owner)
+        without_name = {word: child for word, child in written.items() if word != "name"}
+        owner = OptionOwner(kind, str(written["name"]))
+        typed = self.validate_fields(
+            {**member_options, **extra}, without_name, key, ("name",), member=owner
+        )
         # options of every member that are null leave what its class or its own options say
-        kept = {word: each for word, each in typed.items() if word in own or each is not None}
-        return Choice(str(given["name"]), MappingProxyType(kept))
+        chosen = {
+            word: child
+            for word, child in typed.items()
+            if word in member_options or child is not None
+        }
+        return Choice(str(written["name"]), MappingProxyType(chosen))
 
     def refuse_misspelt_name(self, given: Mapping[str, Any], key: str) -> bool:
         """Report the key of a choice without a name that is likely to be it, if there is one."""
         for word, value in given.items():
             if find_meant(word, ["name"], TYPO) and not isinstance(value, dict | list):
-                remedy = offer(word, ["name"], key)
-                self.refuse(join(key, word), value, "unknown key", remedy)
+                hint = offer(word, ["name"], key)
+                self.refuse(join(key, word), value, "unknown key", hint)
                 return True
         return False
 
@@ -418,11 +424,11 @@ class Validator:
             return find_member(kind, str(name))
         except KeyError:
             if refused := REFUSED_MEMBERS.get((kind, str(name))):
-                problem, remedy = refused
-                self.refuse(key, name, f"{name} cannot train here: {problem}", remedy)
+                reason, hint = refused
+                self.refuse(key, name, f"{name} cannot train here: {reason}", hint)
                 return None
-            remedy = explain_name(kind, str(name))
-            self.refuse(key, name, f"there is no {format_value(name)} among {kind}", remedy)
+            hint = explain_name(kind, str(name))
+            self.refuse(key, name, f"there is no {format_value(name)} among {kind}", hint)
             return None
 
 
@@ -460,8 +466,8 @@ def check_options(
         validator.refuse(key, None, "an interpolation has no recipe here to refer to")
 
     for issue in (*issues, *validator.issues):
-        remedy = ("; ", issue.remedy) if issue.remedy else ()
-        raise OptionError(issue.key, Message(f"{issue.key}: ", issue.problem, *remedy))
+        ending = ("; ", issue.remedy) if issue.remedy else ()
+        raise OptionError(issue.key, Message(f"{issue.key}: ", issue.problem, *ending))
     return typed
 
 
@@ -470,17 +476,17 @@ def validate_variants(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Return {name: {option: value}}, changes of the options of the data, with their types."""
     schema = read_options("data", data.name)
-    found = {}
+    validated = {}
     for name, change in variants.items() if isinstance(variants, dict) else ():
         full = join(key, name)
-        given = change if isinstance(change, dict) else {}
-        if not given and not isinstance(change, str | int | float | list):
-            remedy = "write {option: value} of data, or remove it"
-            validator.refuse(full, change, "it changes nothing", remedy)
+        changes = change if isinstance(change, dict) else {}
+        if not changes and not isinstance(change, str | int | float | list):
+            hint = "write {option: value} of data, or remove it"
+            validator.refuse(full, change, "it changes nothing", hint)
         member = OptionOwner("data", data.name)
-        typed = validator.validate_fields(schema, given, full, partial=True, member=member)
-        found[name] = MappingProxyType(typed)
-    return MappingProxyType(found)
+        typed = validator.validate_fields(schema, changes, full, partial=True, member=member)
+        validated[name] = MappingProxyType(typed)
+    return MappingProxyType(validated)
 
 
 def explain_misfit(data: Choice, option: str, value: object) -> str:
@@ -510,7 +516,7 @@ def has_form(annotation: Any, value: object) -> bool:
     if origin is Annotated:
         return has_form(arguments[0], value)
     if origin in (Union, types.UnionType):
-        return any(has_form(one, value) for one in arguments)
+        return any(has_form(member, value) for member in arguments)
     if origin is tuple and arguments[-1] is not Ellipsis:
         return isinstance(value, list) and len(value) == len(arguments)
     if origin in (list, tuple, Sequence):
@@ -536,7 +542,9 @@ def have_types(annotations: Sequence[Any], values: Iterable[Any]) -> bool:
 def fits(annotation: Any, value: object) -> bool:
     """Return whether a scalar has a type: true is no number, 1 is a float, 1.0 is no int."""
     if get_origin(annotation) is Literal:
-        return any(type(value) is type(each) and value == each for each in get_args(annotation))
+        return any(
+            type(value) is type(literal) and value == literal for literal in get_args(annotation)
+        )
     assert annotation in TYPES, f"no recipe can hold {annotation}"
     if annotation is float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -546,14 +554,14 @@ def fits(annotation: Any, value: object) -> bool:
     return type(value) is annotation
 
 
-def _correct_number(text: str) -> str:
+def _correct_number(written: str) -> str:
     """Return a number that is written as 10%, as 0,001 or with a dash for its minus."""
-    plain = text.strip().replace("\u2212", "-").replace("\u2013", "-")
+    plain = written.strip().replace("\u2212", "-").replace("\u2013", "-")
     if re.fullmatch(r"[-+]?0,\d+", plain):
         plain = plain.replace(",", ".")
     if plain.endswith("%") and NUMBER.fullmatch(plain[:-1]):
         return f"{float(plain[:-1]) / 100:g}"
-    return plain if plain != text.strip() and NUMBER.fullmatch(plain) else ""
+    return plain if plain != written.strip() and NUMBER.fullmatch(plain) else ""
 
 
 def _bracket(value: object) -> str:

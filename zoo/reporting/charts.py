@@ -127,8 +127,8 @@ def _encode(svg: str, suffix: str, scale: float = 2.0) -> bytes:
         fonts = f'font-family="{FONT}, {SIMILAR_FONTS}"'
         return svg.replace(f'font-family="{FONT}"', fonts).encode()
     if suffix == ".pdf":
-        found: bytes = vl_convert.svg_to_pdf(svg)
-        return found
+        pdf: bytes = vl_convert.svg_to_pdf(svg)
+        return pdf
     return to_png(svg, scale=scale)
 
 
@@ -151,8 +151,8 @@ def to_png(svg: str, *, scale: float = 2.0) -> bytes:
 
 def finish(chart: Chart) -> Chart:
     """Return a chart with the common settings, for notebooks, in which it can be changed."""
-    found: Chart = alt.Chart.from_dict(to_spec(chart, LIGHT, "#ffffff"), validate=False)
-    return found
+    finished: Chart = alt.Chart.from_dict(to_spec(chart, LIGHT, "#ffffff"), validate=False)
+    return finished
 
 
 def to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str, Any]:
@@ -169,17 +169,17 @@ def to_spec(chart: Chart, palette: Palette, background: str | None) -> dict[str,
         "tickSize": 4,
         "aria": False,
     }
-    found: dict[str, Any] = chart.to_dict(validate=False)
-    found["background"] = background
-    found["padding"] = 6
-    found["config"] = {
+    spec: dict[str, Any] = chart.to_dict(validate=False)
+    spec["background"] = background
+    spec["padding"] = 6
+    spec["config"] = {
         "font": FONT,
         "view": {"stroke": None},
         "axis": axis,
         "legend": texts | {"labelFontSize": 10, "titleFontSize": 10, "aria": False},
         "mark": {"aria": False},
     }
-    return found
+    return spec
 
 
 def draw_lines(panel: LineChart, style: Style) -> Chart:
@@ -260,9 +260,9 @@ def draw_bars(panel: Bars, style: Style) -> Chart:
         end = 0.0 if math.isnan(value) else clamp(value, scale)
         side = find_side(value, scale)
         arrow = f"{ARROWS['right' if side > 0 else 'left']} " if side else ""
-        text = f"{arrow}{numbers.format_number(value)}"
+        label = f"{arrow}{numbers.format_number(value)}"
         rows.append(
-            {"name": str(number), "value": end, "end": 0.0, "text": text, "at": max(0.0, end)}
+            {"name": str(number), "value": end, "end": 0.0, "text": label, "at": max(0.0, end)}
         )
     names = alt.Y(
         "name:N",
@@ -362,7 +362,7 @@ def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart
     base = start_chart([{"x": at, "name": clean(name)}])
     x = x_axis("x", panel.x, x_scale, style)
     rule = base.mark_rule(strokeDash=[2, 3], color=style.palette.quiet).encode(x=x)
-    text = base.mark_text(
+    label = base.mark_text(
         align="right" if is_right else "left",
         dx=-5 if is_right else 5,
         baseline="bottom",
@@ -370,7 +370,7 @@ def _draw_rule(panel: LineChart, x_scale: Scale, style: Style) -> list[alt.Chart
     )
     # above the plot, where no line crosses it, though values of points would
     y = alt.value(style.height - 4 if panel.shows_values else -2)
-    return [rule, text.encode(x=x, y=y, text=alt.Text("name:N"))]
+    return [rule, label.encode(x=x, y=y, text=alt.Text("name:N"))]
 
 
 def _colour_encoding(
@@ -383,12 +383,12 @@ def _colour_encoding(
     if len(names) > 1 and style.has_legend and not style.is_page:
         legend = alt.Legend(title=None, labelExpr=label_expression(names), symbolLimit=60)
     scale = alt.Scale(domain=keys, range=list(colours))
-    found: dict[str, Any] = {"color": alt.Color("series:N", scale=scale, legend=legend)}
+    encoding: dict[str, Any] = {"color": alt.Color("series:N", scale=scale, legend=legend)}
     if dashed:
         dashes = [DASHES[number % len(DASHES)] for number in range(len(names))]
         scale = alt.Scale(domain=keys, range=dashes)
-        found["strokeDash"] = alt.StrokeDash("series:N", scale=scale, legend=legend)
-    return found
+        encoding["strokeDash"] = alt.StrokeDash("series:N", scale=scale, legend=legend)
+    return encoding
 
 
 def _rows(**columns: Tensor) -> list[dict[str, Any]]:

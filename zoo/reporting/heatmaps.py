@@ -39,11 +39,9 @@ MAX_RATIO = 3.0  # largest ratio of the sides of a heat map with square cells
 def draw_heatmap(panel: Heatmap, style: Style) -> Chart:
     """Draw one heat map with its axes. A large one is reduced to some rows and columns."""
     ends = find_ends(panel.values, panel.signed)
-    every = step_between_values(panel.values)
+    step = step_between_values(panel.values)
     width, height = _plot_sides(panel.values, style)
-    chart = _image_chart(
-        panel, panel.values[::every, ::every], ends, panel.signed, style, axes=True
-    )
+    chart = _image_chart(panel, panel.values[::step, ::step], ends, panel.signed, style, axes=True)
     if not style.is_page:
         chart = alt.layer(chart, _colour_scale(ends, panel.unit, panel.signed, style))
     sized = replace(style, width=width, height=height)

@@ -84,8 +84,8 @@ def render_page(
 def to_script_json(data: Any) -> str:
     """Encode data as JSON for a script element."""
     # With < > & escaped, no string in the data can end the element.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
+    encoded = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return encoded.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
 
 
 def read_file(name: str) -> str:
@@ -138,9 +138,9 @@ def _clean(value: Any) -> Any:
     return numbers.UNPRINTABLE.sub("\ufffd", value)
 
 
-def _join_scripts(own: tuple[str, ...]) -> str:
+def _join_scripts(scripts: tuple[str, ...]) -> str:
     """Join scripts in one block, which is the scope of their names."""
-    parts = map(read_file, (*SHARED_SCRIPTS, *own, START_SCRIPT))
+    parts = map(read_file, (*SHARED_SCRIPTS, *scripts, START_SCRIPT))
     return '"use strict";\n{\n' + "\n".join(parts) + "}\n"
 
 

@@ -27,8 +27,8 @@ def format_number(number: float, digits: int = 4) -> str:
     size = abs(number)
     if size >= 1e7 or 0 < size < 1e-3:
         mantissa, exponent = f"{number:.2e}".split("e")
-        text = f"{float(mantissa):g}\u00d710{str(int(exponent)).translate(SUPERSCRIPTS)}"
-        return text.replace("-", MINUS)
+        scientific = f"{float(mantissa):g}\u00d710{str(int(exponent)).translate(SUPERSCRIPTS)}"
+        return scientific.replace("-", MINUS)
     if size >= 10 ** (digits - 1):
         return f"{number:,.0f}".replace(",", "\u202f").replace("-", MINUS)
     return f"{number:.{digits}g}".replace("-", MINUS)
@@ -77,9 +77,11 @@ def _format_infinite(number: float) -> str:
 def finite(value: Any) -> Any:
     """Replace numbers that are not finite by None, in nested data."""
     if isinstance(value, Mapping):
-        return {key: each if type(each) in EXACT else finite(each) for key, each in value.items()}
+        return {
+            key: child if type(child) in EXACT else finite(child) for key, child in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [each if type(each) in EXACT else finite(each) for each in value]
+        return [item if type(item) in EXACT else finite(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
@@ -88,10 +90,12 @@ def as_json(result: Mapping[str, Any]) -> str:
 
     Characters that control a terminal, such as direction marks, are escaped.
     """
-    text = json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)
-    for character in {one for one in set(text) if one != "\n" and escape_text(one) != one}:
-        text = text.replace(character, json.dumps(character)[1:-1])
-    return text
+    encoded = json.dumps(finite(result), indent=1, allow_nan=False, ensure_ascii=False)
+    for character in {
+        letter for letter in set(encoded) if letter != "\n" and escape_text(letter) != letter
+    }:
+        encoded = encoded.replace(character, json.dumps(character)[1:-1])
+    return encoded
 
 
 def pluralize(count: int, noun: str) -> str:

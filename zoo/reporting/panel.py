@@ -54,10 +54,10 @@ class Scale:
         # The next step of 1, 2, 5 or 10 times a power of ten.
         rough = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(rough))
-        step = power * next(one for one in (1, 2, 5, 10) if one * power >= rough * 0.999)
-        first = math.ceil(self.low / step - 1e-6)
-        last = math.floor(self.high / step + 1e-6)
-        return [(number * step, _label(number * step, step)) for number in range(first, last + 1)]
+        step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+        start = math.ceil(self.low / step - 1e-6)
+        end = math.floor(self.high / step + 1e-6)
+        return [(number * step, _label(number * step, step)) for number in range(start, end + 1)]
 
     def powers(self, count: int) -> tuple[float, ...]:
         """Return about `count` numbers with equal distances of their logarithms.
@@ -65,13 +65,15 @@ class Scale:
         They are powers of ten or, in a small range, 1, 2 and 5 times these.
         """
         # Over at least two decades powers of ten are enough.
-        first = math.ceil(math.log10(self.low) - 1e-6)
-        last = math.floor(math.log10(self.high) + 1e-6)
-        if last - first >= 2:
-            every = -(-(last - first + 1) // (count + 1))
-            return tuple(10.0**exponent for exponent in range(first, last + 1, every))
+        lowest = math.ceil(math.log10(self.low) - 1e-6)
+        highest = math.floor(math.log10(self.high) + 1e-6)
+        if highest - lowest >= 2:
+            step = -(-(highest - lowest + 1) // (count + 1))
+            return tuple(10.0**exponent for exponent in range(lowest, highest + 1, step))
         fine = [
-            base * 10.0**exponent for exponent in (first - 1, first, last) for base in (1, 2, 5)
+            base * 10.0**exponent
+            for exponent in (lowest - 1, lowest, highest)
+            for base in (1, 2, 5)
         ]
         return tuple(sorted({number for number in fine if self.low <= number <= self.high}))
 

@@ -89,7 +89,7 @@ def draw_for_page(panel: Panel) -> Drawing:
 def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
     # The script finds the lines, points and bands of the SVG by their order.
     colours = charts.line_colours(panel.lines, VARIABLES)
-    legend = [(one, line.label) for one, line in zip(colours, panel.lines, strict=True)]
+    legend = [(colour, line.label) for colour, line in zip(colours, panel.lines, strict=True)]
     drawn = [number for number, line in enumerate(panel.lines) if len(line.x)]
     dots = [number for number, _ in charts.list_dots(panel, PAGE)]
     x_scale, y_scale = charts.fit_scales(panel)
@@ -112,11 +112,11 @@ def _describe_points(svg: Markup, panel: Points) -> Drawing:
     return Drawing(svg=svg, legend=legend if len(legend) > 1 else (), data=json.dumps(data))
 
 
-def _describe_map(svg: Markup, panel: Heatmap | HeatmapGrid, signed: bool, every: int) -> Drawing:
+def _describe_map(svg: Markup, panel: Heatmap | HeatmapGrid, signed: bool, step: int) -> Drawing:
     low, high = heatmaps.find_ends(panel.values, signed)
-    unit = panel.unit if every == 1 else f"{panel.unit}; one of {every} rows and columns is drawn"
+    unit = panel.unit if step == 1 else f"{panel.unit}; one of {step} rows and columns is drawn"
     texts = (numbers.format_number(low, 3), numbers.format_number(high, 3))
-    data = {"ends": [low, high], "corner": panel.corner, "every": every}
+    data = {"ends": [low, high], "corner": panel.corner, "every": step}
     return Drawing(
         svg=svg,
         scale=(*texts, unit, "signed" if signed else "weights"),

@@ -87,10 +87,10 @@ class SectionedReport:
 def format_report(report: SectionedReport) -> str:
     """Format a report as Markdown."""
     report = escape_strings(report)
-    first, *others = report.sections
+    opening, *further = report.sections
     blocks = [f"# {report.title}", *(f"**{warning}**" for warning in report.warnings)]
-    blocks += [report.about, *_list_blocks(first)]
-    blocks += map(format_section, others)
+    blocks += [report.about, *_list_blocks(opening)]
+    blocks += map(format_section, further)
     blocks.append(f"Repeat it with: {report.command}" if report.command else "")
     return "\n\n".join(filter(None, blocks))
 
@@ -162,7 +162,7 @@ def write_report(
         styles: Style sheets of the page, in addition to the shared one.
     """
     texts = {f"{name}.md": f"{disarm_tags(format_report(report))}\n", **texts}
-    _write_files({file: text.encode() for file, text in texts.items()}, folder)
+    _write_files({file: content.encode() for file, content in texts.items()}, folder)
     # after the numbers: the renderer may end the process where memory is short
     pictures = {} if draw is None else _render_figure(name, draw)
     html = render_report(report, pictures.get(f"{name}.png"), styles)

@@ -123,9 +123,9 @@ def mix(colours: Sequence[str], share: float) -> str:
     """Return the colour at a fraction, 0 to 1, of a ramp."""
     # Interpolate the channels of the two nearest colours.
     position = share * (len(colours) - 1)
-    first = min(int(position), len(colours) - 2)
-    near, far = channels(colours[first]), channels(colours[first + 1])
-    mixed = [round(a + (b - a) * (position - first)) for a, b in zip(near, far, strict=True)]
+    left = min(int(position), len(colours) - 2)
+    near, far = channels(colours[left]), channels(colours[left + 1])
+    mixed = [round(a + (b - a) * (position - left)) for a, b in zip(near, far, strict=True)]
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
@@ -137,12 +137,14 @@ def channels(colour: str) -> tuple[int, int, int]:
 
 def css_variables(palette: Palette) -> dict[str, str]:
     """Return the CSS variables of a theme, {name: value}."""
-    found = {name: getattr(palette, name) for name in ("ink", "quiet", "faint", "rule", "paper")}
-    found |= {f"s{number}": colour for number, colour in enumerate(palette.series)}
-    found |= {name: ",".join(ramp) for name, ramp in palette.ramps.items()}
+    variables = {
+        name: getattr(palette, name) for name in ("ink", "quiet", "faint", "rule", "paper")
+    }
+    variables |= {f"s{number}": colour for number, colour in enumerate(palette.series)}
+    variables |= {name: ",".join(ramp) for name, ramp in palette.ramps.items()}
     for ramp, letter in LETTERS.items():
-        found |= {f"{letter}{level}": palette.level(ramp, level) for level in range(LEVELS)}
-    return found
+        variables |= {f"{letter}{level}": palette.level(ramp, level) for level in range(LEVELS)}
+    return variables
 
 
 def filter_tables(ramp: Sequence[str]) -> dict[str, str]:
@@ -246,8 +248,8 @@ def _axis(scale: Scale, count: int, **options: Any) -> alt.Axis:
     ticks = scale.ticks or (scale.powers(count) if scale.log else ())
     if ticks:
         labels = json.dumps([clean(_label_tick(scale, tick)) for tick in ticks])
-        found = f"{labels}[indexof({json.dumps(ticks)}, datum.value)]"
-        return alt.Axis(values=list(ticks), labelExpr=found, **options)
+        expression = f"{labels}[indexof({json.dumps(ticks)}, datum.value)]"
+        return alt.Axis(values=list(ticks), labelExpr=expression, **options)
     return alt.Axis(tickCount=count, **options)
 
 

@@ -109,8 +109,8 @@ def format_markdown(
     widths = [max(2, *map(len, column)) for column in zip(*escaped, strict=True)]
     rule = ["-" * (width - 1) + ("-" if n in left else ":") for n, width in enumerate(widths)]
     table = format_table([escaped[0], rule, *escaped[1:]], left=left, gap=" | ")
-    last = len(table.splitlines()[1])
-    return "\n".join(f"| {line.ljust(last)} |" for line in table.splitlines())
+    width = len(table.splitlines()[1])
+    return "\n".join(f"| {line.ljust(width)} |" for line in table.splitlines())
 
 
 def disarm_tags(text: str) -> str:
@@ -303,16 +303,16 @@ def format_csv(table: ResultTable) -> str:
     heads, rows = [table.head], [[row.name] for row in table.rows]
     for number, column in enumerate(table.columns):
         values = [row.values[number] for row in table.rows]
-        fields = {"": [_format_exact(one.mean) or one.note for one in values]}
-        if any(one.low is not None for one in values):
-            fields[" low"] = [_format_exact(one.low) for one in values]
-            fields[" high"] = [_format_exact(one.high) for one in values]
-        if any(one.mark for one in values):
-            fields[" mark"] = [one.mark for one in values]
+        fields = {"": [_format_exact(value.mean) or value.note for value in values]}
+        if any(value.low is not None for value in values):
+            fields[" low"] = [_format_exact(value.low) for value in values]
+            fields[" high"] = [_format_exact(value.high) for value in values]
+        if any(value.mark for value in values):
+            fields[" mark"] = [value.mark for value in values]
         for suffix, texts in fields.items():
             heads.append(f"{column.name}{suffix}")
-            for row, text in zip(rows, texts, strict=True):
-                row.append(text)
+            for row, entry in zip(rows, texts, strict=True):
+                row.append(entry)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows([escape_text(cell) for cell in row] for row in (heads, *rows))
@@ -336,8 +336,8 @@ def _escape_letter(letter: str) -> str:
     return f"U+{ord(letter):04X}"
 
 
-def _format_label(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
+def _format_label(title: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-")
 
 
 def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals: bool) -> str:
@@ -359,15 +359,17 @@ def _format_caption(table: ResultTable, symbols: Mapping[str, str], *, intervals
 
 def _format_heads(table: ResultTable) -> Iterator[str]:
     """Yield the lines of headings: one for groups of columns, if there are any, and one for all."""
-    groups = [(name, [*own]) for name, own in groupby(table.columns, lambda one: one.group)]
+    groups = [
+        (name, [*grouped]) for name, grouped in groupby(table.columns, lambda column: column.group)
+    ]
     arrows: list[str] = []
     cells, rules, start = [""], [], 2
     for name, columns in groups:
         directions = {column.better for column in columns}
         is_shared = bool(name) and len(directions) == 1
         end = start + len(columns) - 1
-        text = escape_latex(name) + (ARROWS[columns[0].better] if is_shared else "")
-        cells.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{text}}}")
+        heading = escape_latex(name) + (ARROWS[columns[0].better] if is_shared else "")
+        cells.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{heading}}}")
         rules += [rf"\cmidrule(lr){{{start}-{end}}}"] if name else []
         arrows += ["" if is_shared else ARROWS[column.better] for column in columns]
         start = end + 1
@@ -395,16 +397,16 @@ def _format_value(
 ) -> str:
     if value.mean is None:
         return escape_latex(value.note) or "--"
-    text = _format_number(value.mean, column.decimals)
+    formatted = _format_number(value.mean, column.decimals)
     if is_bold:
-        text = rf"\textbf{{{text}}}"
+        formatted = rf"\textbf{{{formatted}}}"
     if value.mark in symbols:
         symbol = symbols[value.mark]
-        text += symbol if intervals else rf"\rlap{{{symbol}}}"
+        formatted += symbol if intervals else rf"\rlap{{{symbol}}}"
     if intervals and value.low is not None and value.high is not None:
         low, high = (_format_number(end, column.decimals) for end in (value.low, value.high))
-        text += rf" {{\footnotesize ({low} to {high})}}"
-    return text
+        formatted += rf" {{\footnotesize ({low} to {high})}}"
+    return formatted
 
 
 def _format_number(number: float, decimals: int) -> str:

@@ -18,12 +18,12 @@ def check_accepted(accepted: Sequence[str], resume: str) -> None:
     issues = []
     for key in accepted:
         if key not in ACCEPTABLE:
-            remedy = Message("it can be ", *ACCEPTABLE, "; start anew from the weights with ")
-            remedy = Message(remedy, Setting("init_from"))
-            problem = f"{key} cannot change while a run goes on"
-            issues.append(ConfigIssue(ARGUMENT, "accept_changes", problem, remedy))
+            hint = Message("it can be ", *ACCEPTABLE, "; start anew from the weights with ")
+            hint = Message(hint, Setting("init_from"))
+            message = f"{key} cannot change while a run goes on"
+            issues.append(ConfigIssue(ARGUMENT, "accept_changes", message, hint))
     if accepted and resume == "never":
-        remedy = Message("add ", Setting("resume", "auto"), ", or leave it out")
-        issues.append(ConfigIssue(ARGUMENT, "accept_changes", "nothing is resumed", remedy))
+        hint = Message("add ", Setting("resume", "auto"), ", or leave it out")
+        issues.append(ConfigIssue(ARGUMENT, "accept_changes", "nothing is resumed", hint))
     if issues:
         raise RecipeError(*issues)

@@ -235,15 +235,15 @@ def find_reader(recipe: Recipe, section: Literal["model", "task"], spec: DataSpe
     cls = registry.find(f"{section}s", name)
     kinds = list_kinds(cls)
     if not is_kind_of(spec, kinds):
-        problem = f"{section} {name} reads {name_kinds(kinds)}"
-        raise OptionError("name", f"{problem}, data {recipe.data.name} yields {spec.noun}")
+        message = f"{section} {name} reads {name_kinds(kinds)}"
+        raise OptionError("name", f"{message}, data {recipe.data.name} yields {spec.noun}")
     return cls
 
 
 def build_trainer(recipe: Recipe) -> L.Trainer:
     """Build Lightning's trainer; it prints nothing itself and has no loggers or callbacks yet."""
-    known = [field.name for field in fields(recipe.trainer) if field.name not in OURS]
-    options = {name: getattr(recipe.trainer, name) for name in known}
+    option_names = [field.name for field in fields(recipe.trainer) if field.name not in OURS]
+    options = {name: getattr(recipe.trainer, name) for name in option_names}
     # -1 is Lightning's value for no limit
     if options["max_epochs"] is None and options["max_steps"] is not None:
         options["max_epochs"] = -1

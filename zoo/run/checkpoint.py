@@ -93,8 +93,8 @@ def read_spec(content: Mapping[str, Any], path: Path) -> DataSpec:
     except Exception as error:
         raise_if_out_of_memory(error)
         # the tokenizer library fails with exceptions of its own
-        problem = f"its description of the data cannot be read, {_summarise(error)}"
-        raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
+        message = f"its description of the data cannot be read, {_summarise(error)}"
+        raise CheckpointError(f"{path}: {message}; {_describe_others(path)}") from None
 
 
 def _build_spec(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> DataSpec:
@@ -163,8 +163,8 @@ def _locate(path: Path) -> Path:
                 return file
         if (file := path / SAFETENSORS).is_file():
             return file
-        problem = "no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
-        raise CheckpointError(f"{path}: {problem}")
+        message = "no checkpoint in it; a run directory holds checkpoints/best.ckpt and last.ckpt"
+        raise CheckpointError(f"{path}: {message}")
 
     suggestion: Path | None = None
     absence = describe_absence(path, "checkpoint")
@@ -181,12 +181,12 @@ def _locate(path: Path) -> Path:
         folders = [folder.name for folder in path.parent.iterdir() if folder.is_dir()]
         for close in difflib.get_close_matches(path.name, folders, n=1):
             suggestion = path.with_name(close)
-    others = find_run_dir(path) / "checkpoints"
+    siblings = find_run_dir(path) / "checkpoints"
     hint = "name a run directory, such as runs/RECIPE/latest, or a checkpoint"
     if suggestion:
         hint = f"did you mean {suggestion}?"
-    elif others.is_dir():
-        hint = describe_checkpoints(others, path)
+    elif siblings.is_dir():
+        hint = describe_checkpoints(siblings, path)
     raise CheckpointError(f"{path}: {describe_absence(path, 'checkpoint')}; {hint}")
 
 
@@ -218,10 +218,10 @@ def read(path: Path) -> dict[str, Any]:
         # the file is as it was written, but not by zoo
         is_pickle = isinstance(error, pickle.UnpicklingError)
         if is_pickle and re.search("weights_only|Unsupported", str(error)):
-            problem = "unsafe, it holds more than plain data and tensors; none of it was run"
-            raise CheckpointError(f"{path}: {problem}") from None
-        problem = f"unreadable, {_summarise(error)}"
-        raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}") from None
+            message = "unsafe, it holds more than plain data and tensors; none of it was run"
+            raise CheckpointError(f"{path}: {message}") from None
+        message = f"unreadable, {_summarise(error)}"
+        raise CheckpointError(f"{path}: {message}; {_describe_others(path)}") from None
 
     require_checkpoint(content, path)
     return content
@@ -244,8 +244,8 @@ def load_plain(file: io.BytesIO) -> Any:
 
 def require_checkpoint(content: Any, path: Path) -> None:
     """Check that content is a checkpoint of this version. Raises CheckpointError."""
-    if problem := _find_problem(content):
-        raise CheckpointError(f"{path}: {problem}; {_describe_others(path)}")
+    if message := _find_problem(content):
+        raise CheckpointError(f"{path}: {message}; {_describe_others(path)}")
 
 
 def _find_problem(content: Any) -> str:
@@ -273,7 +273,7 @@ def _find_problem(content: Any) -> str:
     if missing:
         return f"not as zoo writes it, it has no {missing}"
     # what zoo writes is dense: only strides can make a tensor larger than its file
-    odd = {name: one for name, one in weights.items() if not _is_dense(one)}
+    odd = {name: weight for name, weight in weights.items() if not _is_dense(weight)}
     repeated = find_repeated(odd) if odd else []
     return f"corrupt, {repeated[0]}" if repeated else ""
 
@@ -354,8 +354,8 @@ def _parse_safetensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], A
         # the library's error class is not public
         raise CheckpointError(f"{path}: corrupt, {str(error)[:120]}") from None
     if metadata is None:
-        problem = "not written by zoo, it carries no recipe; zoo convert reads published weights"
-        raise CheckpointError(f"{path}: {problem}")
+        message = "not written by zoo, it carries no recipe; zoo convert reads published weights"
+        raise CheckpointError(f"{path}: {message}")
     if stored.get(CHECKSUM) != _compute_checksum(header, data):
         raise CheckpointError(f"{path}: corrupt, its checksum does not match")
     return weights, metadata
@@ -395,23 +395,25 @@ def _read_file(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
-        others = _mention_checkpoints(path, path.parent, path)
-        raise CheckpointError(f"{path}: unreadable, {error.strerror or error}{others}") from None
+        alternatives = _mention_checkpoints(path, path.parent, path)
+        raise CheckpointError(
+            f"{path}: unreadable, {error.strerror or error}{alternatives}"
+        ) from None
 
 
 def _unseal(content: bytes, path: Path) -> io.BytesIO:
     """Return the bytes of a sealed file, once its seal is checked. Raises CheckpointError."""
-    others = _mention_checkpoints(path, path.parent, path)
+    alternatives = _mention_checkpoints(path, path.parent, path)
     cut = max(0, len(content) - len(NO_COMMENT) - SEAL_LENGTH)
     payload, seal = memoryview(content)[:cut], content[cut:]
     if not seal.startswith(SEAL_START):
-        problem = "corrupt, or unsafe and not written by zoo: it does not end with its checksum"
-        raise CheckpointError(f"{path}: {problem}; nothing of it was used{others}")
+        message = "corrupt, or unsafe and not written by zoo: it does not end with its checksum"
+        raise CheckpointError(f"{path}: {message}; nothing of it was used{alternatives}")
     digest = hashlib.sha256(payload)
     # the file had an empty comment when its digest was taken
     digest.update(NO_COMMENT)
     if seal != SEAL_START + digest.hexdigest().encode():
-        raise CheckpointError(f"{path}: corrupt, its checksum does not match{others}")
+        raise CheckpointError(f"{path}: corrupt, its checksum does not match{alternatives}")
     return io.BytesIO(content)
 
 
@@ -459,20 +461,20 @@ def to_plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         return to_plain(value._asdict())
     if isinstance(value, Mapping):
-        return {key: to_plain(one) for key, one in value.items()}
-    return [to_plain(one) for one in value] if isinstance(value, tuple | list) else value
+        return {key: to_plain(child) for key, child in value.items()}
+    return [to_plain(child) for child in value] if isinstance(value, tuple | list) else value
 
 
 def get_random_state() -> dict[str, Any]:
     """Return the states of torch on all devices, of numpy and of Python, as plain data."""
-    kind, keys, *rest = np.random.get_state()
-    version, words, spare = random.getstate()
+    kind, keys, *position = np.random.get_state()
+    version, internal, spare = random.getstate()
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         # tensors and lists, since `weights_only` refuses arrays
-        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "python": [version, list(words), spare],
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *position],
+        "python": [version, list(internal), spare],
     }
 
 
@@ -488,10 +490,10 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if len(state["cuda"]) == torch.cuda.device_count() and state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
-    version, words, spare = state["python"]
-    random.setstate((version, tuple(words), spare))
+    kind, keys, *position = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *position))
+    version, internal, spare = state["python"]
+    random.setstate((version, tuple(internal), spare))
 
 
 class RandomStreams:

@@ -115,7 +115,7 @@ class Condition:
         """
         kind, size = plain["kind"], plain["size"]
         texts = [plain["name"], plain["extrapolation"] or "", plain["data_variant"] or ""]
-        if not all(isinstance(text, str) for text in texts):
+        if not all(isinstance(string, str) for string in texts):
             raise TypeError("name, extrapolation and data_variant of a condition are strings")
         if kind not in get_args(ConditionKind):
             raise ValueError(f"unknown kind of condition {kind!r}")
@@ -245,13 +245,13 @@ def check_data(experiment: Experiment) -> Iterator[OptionError]:
         # pixels between windows would not be predicted
         side = min(experiment.spec.size)
         if evaluate.stride > side:
-            problem = f"windows of {side} pixels leave gaps; write {side} or less"
-            yield OptionError("stride", problem)
+            message = f"windows of {side} pixels leave gaps; write {side} or less"
+            yield OptionError("stride", message)
     elif evaluate.stride and not evaluate.lengths:
-        what = "other lengths; add evaluate.lengths"
+        subject = "other lengths; add evaluate.lengths"
         if experiment.spec.target_unit == "pixel":
-            what = "larger images; add sliding_window to evaluate.extrapolation"
-        yield OptionError("stride", f"a stride applies to windows of {what}")
+            subject = "larger images; add sliding_window to evaluate.extrapolation"
+        yield OptionError("stride", f"a stride applies to windows of {subject}")
     if evaluate.resolutions:
         yield from _check_sizes(experiment, "resolutions")
     if evaluate.lengths:
@@ -265,12 +265,12 @@ def check_data(experiment: Experiment) -> Iterator[OptionError]:
 def _check_sizes(experiment: Experiment, key: str) -> Iterator[OptionError]:
     recipe, spec, option = experiment.recipe, experiment.spec, SIZE_OPTIONS[key]
     if option not in recipe.data.options:
-        problem = f"data {recipe.data.name} has no option {option}, so it cannot vary"
-        yield OptionError(key, problem)
+        message = f"data {recipe.data.name} has no option {option}, so it cannot vary"
+        yield OptionError(key, message)
         return
     if spec.size_key != key:
-        problem = f"data {recipe.data.name} yields {spec.noun}, which have none"
-        yield OptionError(key, problem)
+        message = f"data {recipe.data.name} yields {spec.noun}, which have none"
+        yield OptionError(key, message)
         return
 
     try:
@@ -295,10 +295,10 @@ def _find_refusal(
     data = experiment.recipe.data
     for option, value in chosen.items():
         if option not in data.options:
-            problem = f"data {data.name} has no option {option}, so it cannot vary"
-            return OptionError(option, problem)
-        if problem := explain_misfit(data, option, value):
-            return OptionError(option, problem)
+            message = f"data {data.name} has no option {option}, so it cannot vary"
+            return OptionError(option, message)
+        if message := explain_misfit(data, option, value):
+            return OptionError(option, message)
     try:
         experiment.data_variant(options)
     except OptionError as error:
@@ -323,8 +323,8 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
     methods = recipe.evaluate.extrapolation or ()
     for method in (SLIDING_WINDOW, RESIZE):
         if method in methods and recipe.data.options.get("aspect") == "keep":
-            problem = f"{method} reads images of one size, and data.aspect keeps that of each"
-            yield OptionError("extrapolation", f"{problem}; leave {method} out")
+            message = f"{method} reads images of one size, and data.aspect keeps that of each"
+            yield OptionError("extrapolation", f"{message}; leave {method} out")
             return
     all_factors = [compute_factors(spec, size) for size in sizes]
     for index, method in enumerate(methods):
@@ -332,19 +332,19 @@ def check_model(experiment: Experiment) -> Iterator[OptionError]:
             (candidate for candidate in all_factors if applies_at(method, candidate)), None
         )
         if factors is None:
-            what = "differs from" if method == RESIZE else "exceeds"
-            problem = (
-                f"{method}: no size {what} the training size; add evaluate.{spec.size_key}=[2x]"
+            verb = "differs from" if method == RESIZE else "exceeds"
+            message = (
+                f"{method}: no size {verb} the training size; add evaluate.{spec.size_key}=[2x]"
             )
-            yield OptionError(f"extrapolation.{index}", problem)
-        elif problem := explain_unknown(model, spec, method, factors):
-            yield OptionError(f"extrapolation.{index}", problem)
+            yield OptionError(f"extrapolation.{index}", message)
+        elif message := explain_unknown(model, spec, method, factors):
+            yield OptionError(f"extrapolation.{index}", message)
         elif recipe.evaluate.factors and method != NONE and not _has_factor(model, method, factors):
-            problem = f"extrapolation {method} has no factor; leave evaluate.factors out"
-            yield OptionError("factors", problem)
+            message = f"extrapolation {method} has no factor; leave evaluate.factors out"
+            yield OptionError("factors", message)
     if recipe.evaluate.factors and not methods:
-        problem = "factors are those of extrapolation methods; add evaluate.extrapolation=[yarn]"
-        yield OptionError("factors", problem)
+        message = "factors are those of extrapolation methods; add evaluate.extrapolation=[yarn]"
+        yield OptionError("factors", message)
 
 
 def compute_factors(spec: DataSpec, size: Sequence[int]) -> tuple[float, ...]:
@@ -447,11 +447,11 @@ def explain_unknown(
     if method == RESIZE:
         return explain_unresizable(spec)
     names = [_name_with_obstacle(link) for link in _list_encodings(model)]
-    remedy = "it knows none; leave evaluate.extrapolation out"
+    hint = "it knows none; leave evaluate.extrapolation out"
     if methods:
-        remedy = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW, RESIZE])
+        hint = nearest(method, [NONE, *methods, DROP, TRUNCATE, SLIDING_WINDOW, RESIZE])
     encodings = join_words(dict.fromkeys(names)) or "none"
-    return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {remedy}"
+    return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {hint}"
 
 
 def build_extended_task(

@@ -113,7 +113,7 @@ class FitResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, as `zoo fit --json` prints it; `from_dict` reads it."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         plain |= {"run": str(self.run), "checkpoint": str(self.checkpoint or "") or None}
         if self.init_from is None:
             del plain["init_from"]
@@ -240,7 +240,7 @@ def _prepare(
     return Start(run, point.checkpoint, point.step, donor, threads, point.epochs)
 
 
-def _set_threads(experiment: Experiment, kept: int | None, processes: int) -> str:
+def _set_threads(experiment: Experiment, previous: int | None, processes: int) -> str:
     """Set the number of CPU threads of a run that resumes.
 
     The number changes how sums round, so it depends on nothing that varies: by default torch takes
@@ -248,7 +248,7 @@ def _set_threads(experiment: Experiment, kept: int | None, processes: int) -> st
 
     Args:
         experiment: What will be trained.
-        kept: The threads that the run had before, if it resumes.
+        previous: The threads that the run had before, if it resumes.
         processes: Number of processes; several have their share of the cores already.
 
     Returns:
@@ -265,12 +265,12 @@ def _set_threads(experiment: Experiment, kept: int | None, processes: int) -> st
     variables = [name for name in THREAD_VARIABLES if name in os.environ]
     if variables:
         return f"{default} ({variables[0]})"
-    if recipe.trainer.num_threads is None or kept is None or kept == default:
+    if recipe.trainer.num_threads is None or previous is None or previous == default:
         return str(default)
-    if kept <= max(default, count_cores()):
-        torch.set_num_threads(kept)
-        return f"{kept}, as before"
-    return f"{default}; the run had {kept} before, but this process may use fewer cores"
+    if previous <= max(default, count_cores()):
+        torch.set_num_threads(previous)
+        return f"{previous}, as before"
+    return f"{default}; the run had {previous} before, but this process may use fewer cores"
 
 
 def _remove_empty(run: Path) -> None:
@@ -306,9 +306,9 @@ def _lock(run: Path, locks: contextlib.ExitStack, *, wait: bool) -> bool:
         locks.enter_context(run_dir.lock(run, message, WAIT_SECONDS if wait else 0, RUN_LOCK))
     except run_dir.LockedError as error:
         if not wait:
-            wait_for_it, other = Setting("wait", True), Setting("run_dir")
-            remedy = Message("wait for it with ", wait_for_it, ", or name another with ", other)
-            raise run_dir.LockedError(f"{error}; ", remedy) from None
+            wait_for_it, elsewhere = Setting("wait", True), Setting("run_dir")
+            hint = Message("wait for it with ", wait_for_it, ", or name another with ", elsewhere)
+            raise run_dir.LockedError(f"{error}; ", hint) from None
         log.info("%s; waiting", error)
         return False
     except OSError as error:
@@ -323,13 +323,13 @@ def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
         yield
     except Exception as error:
         log.debug("failed", exc_info=error)
-        others = checkpoint.describe_checkpoints(run / "checkpoints")
+        remaining = checkpoint.describe_checkpoints(run / "checkpoints")
         if isinstance(error, OSError) and error.filename is None:
             # such as a full disk
-            raise ZooError(f"{run}: {error.strerror or error}; {others}") from None
+            raise ZooError(f"{run}: {error.strerror or error}; {remaining}") from None
         if processes.is_connection_error(error):
-            problem = "cannot reach another process, which has died or hangs"
-            raise ZooError(f"process {processes.rank} {problem}; {others}") from None
+            message = "cannot reach another process, which has died or hangs"
+            raise ZooError(f"process {processes.rank} {message}; {remaining}") from None
         raise
 
 
@@ -347,8 +347,8 @@ def check_test_split(data: DataModule, trainer: L.Trainer) -> None:
     try:
         data.build_loader("test")
     except DataError as error:
-        remedy = "train in fewer processes, or with a larger data.test"
-        raise DataError("the test split: ", error.problem, f"; {remedy}") from None
+        hint = "train in fewer processes, or with a larger data.test"
+        raise DataError("the test split: ", error.problem, f"; {hint}") from None
 
 
 def train(
@@ -451,7 +451,7 @@ def _build_task(
 
 
 def _build_callbacks(
-    experiment: Experiment, task: Task, checkpoints: Checkpoints, last: list[L.Callback]
+    experiment: Experiment, task: Task, checkpoints: Checkpoints, final_callbacks: list[L.Callback]
 ) -> list[L.Callback]:
     """Build the callbacks in the order in which Lightning calls them."""
     recipe, processes = experiment.recipe, checkpoints.processes
@@ -478,7 +478,7 @@ def _build_callbacks(
     progress = [TrainingProgress(), EvaluationProgress()]
     # the guard stops before a broken weight is saved, and signals come last, after all state of a
     # step
-    return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *last]
+    return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *final_callbacks]
 
 
 def _has_attention(file: Path, step: int) -> bool:
@@ -535,7 +535,7 @@ def _begin(
 
 def _describe_backends(model: torch.nn.Module, plans: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield the backend of each type of layers and the reason, once however many layers."""
-    types = [name for one in find_transformers(model) for name in one.layer_types]
+    types = [name for transformer in find_transformers(model) for name in transformer.layer_types]
     # a model without types has layers of one kind
     named = zip(types if len(types) == len(plans) else [""] * len(plans), plans, strict=True)
     for kind, (name, reason) in dict.fromkeys(named):

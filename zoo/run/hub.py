@@ -33,25 +33,25 @@ def fetch_folder(address: str | os.PathLike[str]) -> Path:
         PackageError: huggingface_hub is missing.
     """
     shown = re.sub("^hf:/+", "hf://", os.fspath(address))
-    found = ADDRESS.fullmatch(shown)
-    if found is None or ".." in Path(shown).parts:
+    match = ADDRESS.fullmatch(shown)
+    if match is None or ".." in Path(shown).parts:
         raise CheckpointError(f"{shown}: no address of the Hub; write {FORM}")
     with explain_imports():
         import huggingface_hub
 
-    place = found["folder"] or ""
+    place = match["folder"] or ""
     try:
         snapshot = huggingface_hub.snapshot_download(
-            found["repository"],
-            revision=found["revision"],
-            allow_patterns=[f"{place}/{one}" if place else one for one in FILES],
+            match["repository"],
+            revision=match["revision"],
+            allow_patterns=[f"{place}/{name}" if place else name for name in FILES],
         )
     except Exception as error:
         # of the library, or of what it downloads with
         raise_if_out_of_memory(error)
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        remedy = "is the name right, is there a network, and is it public or `hf auth login` done?"
-        raise CheckpointError(f"{shown}: cannot be fetched, {cause}; {remedy}") from None
+        hint = "is the name right, is there a network, and is it public or `hf auth login` done?"
+        raise CheckpointError(f"{shown}: cannot be fetched, {cause}; {hint}") from None
     folder = Path(snapshot, place)
     if not folder.is_dir():
         raise CheckpointError(f"{shown}: there is no such folder in the repository")
@@ -65,6 +65,6 @@ def is_cached(path: Path) -> bool:
 
 def name_results(address: str | os.PathLike[str]) -> Path:
     """Return the folder for results on a model of the Hub, whose own folder is a cache."""
-    found = ADDRESS.fullmatch(os.fspath(address))
-    assert found is not None
-    return Path("runs", "hub", found["repository"], found["folder"] or "")
+    match = ADDRESS.fullmatch(os.fspath(address))
+    assert match is not None
+    return Path("runs", "hub", match["repository"], match["folder"] or "")

@@ -68,8 +68,8 @@ class TransferReport:
     def lines(self) -> Iterator[str]:
         """Yield lines for a log: the counts, then the first few weights of each kind."""
         counts = f"{len(self.copied)} weights copied, {len(self.resampled)} resampled"
-        rest = f"{len(self.left)} left at their initial value; {len(self.unused)} not used"
-        yield f"Initialised from {self.path}: {counts}, {rest}"
+        remainder = f"{len(self.left)} left at their initial value; {len(self.unused)} not used"
+        yield f"Initialised from {self.path}: {counts}, {remainder}"
         kinds = {"resampled": self.resampled, "left": self.left, "unused": self.unused}
         for kind, weights in kinds.items():
             for name, reason in islice(weights.items(), LOGGED):
@@ -122,8 +122,8 @@ def copy_weights(model: nn.Module, source: Source) -> TransferReport:
     """Copy all weights that fit into a model, in place. Gives the same in every process."""
     copied: list[str] = []
     resampled, left = {}, {}
-    own = model.state_dict()
-    for name, weight in own.items():
+    state = model.state_dict()
+    for name, weight in state.items():
         if name not in source.weights:
             left[name] = ABSENT
             continue
@@ -140,7 +140,7 @@ def copy_weights(model: nn.Module, source: Source) -> TransferReport:
     unused = {
         name: f"{_format_shape(value)}, not of this model"
         for name, value in source.weights.items()
-        if name not in own
+        if name not in state
     }
     return TransferReport(source.path, tuple(copied), resampled, left, unused)
 
@@ -150,7 +150,7 @@ def _adapt(model: nn.Module, donor: nn.Module, name: str, value: Tensor) -> Tens
     parts = name.split(".")
     # from the innermost module outwards: the closest one knows most about its weight
     for cut in range(len(parts) - 1, -1, -1):
-        module, origin = (_find_module(one, parts[:cut]) for one in (model, donor))
+        module, origin = (_find_module(side, parts[:cut]) for side in (model, donor))
         if isinstance(module, AdaptsParameters) and type(module) is type(origin):
             return module.adapt_parameter(".".join(parts[cut:]), value, origin)
     return value
@@ -175,8 +175,8 @@ def _check_any_fits(source: Source, model: nn.Module, theirs: str, ours: str) ->
         return
     differing = [(key, reason) for key, reason in report.left.items() if reason != ABSENT]
     key, reason = next(iter(differing), ("weights", ABSENT))
-    problem = f"of its {len(weights)} weights none fits: it holds a model {theirs}"
-    raise CheckpointError(f"{source.path}: {problem}, this is a model {ours}; {key}: {reason}")
+    message = f"of its {len(weights)} weights none fits: it holds a model {theirs}"
+    raise CheckpointError(f"{source.path}: {message}, this is a model {ours}; {key}: {reason}")
 
 
 def _describe_difference(value: Tensor, weight: Tensor) -> str:

@@ -138,23 +138,23 @@ def restore_content(
         if any(not _is_stored(issue, path) for issue in error.issues):
             raise
         issue = error.issues[0]
-        problem = f"its model cannot be built, {issue.key}: {issue.problem}"
-        raise CheckpointError(escape_text(f"{path}: {problem}")) from None
+        message = f"its model cannot be built, {issue.key}: {issue.problem}"
+        raise CheckpointError(escape_text(f"{path}: {message}")) from None
     faults = [
         f"{name} {fault}"
         for name, parameter in experiment.meta_model.named_parameters(prefix="model")
         if name in weights and (fault := describe_fault(weights[name]))
     ]
     if faults:
-        problem = "; ".join(faults[:3])
-        raise CheckpointError(escape_text(f"{path}: damaged, or of a run that diverged: {problem}"))
+        message = "; ".join(faults[:3])
+        raise CheckpointError(escape_text(f"{path}: damaged, or of a run that diverged: {message}"))
     task = experiment.build_task(is_trained=is_trained)
     try:
         task.load_state_dict(weights, strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        problem = f"its weights are of another recipe: {' '.join(lines)[:600]}"
-        raise CheckpointError(f"{path}: {problem}{_describe_version(content['zoo'])}") from None
+        message = f"its weights are of another recipe: {' '.join(lines)[:600]}"
+        raise CheckpointError(f"{path}: {message}{_describe_version(content['zoo'])}") from None
     return experiment, task.eval()
 
 
@@ -181,8 +181,8 @@ def build_stored_model(metadata: Mapping[str, Any], origin: Path) -> nn.Module:
     try:
         return build_model(recipe, checkpoints.read_spec({"zoo": metadata}, origin))
     except OptionError as error:
-        problem = f"its model cannot be built: {error.key}: {error}"
-        raise CheckpointError(f"{origin}: {problem}") from None
+        message = f"its model cannot be built: {error.key}: {error}"
+        raise CheckpointError(f"{origin}: {message}") from None
 
 
 def read_recipe(content: Mapping[str, Any], path: Path, overrides: Overrides = ()) -> Recipe:
@@ -224,8 +224,8 @@ def _keep_process_batch(content: Mapping[str, Any]) -> Mapping[str, Any]:
     states, devices = content.get("rng_states"), trainer.get("devices")
     planned = (devices if isinstance(devices, int) else 1) * trainer.get("num_nodes", 1)
     step = StepSize.read(recipe, len(states) if states else planned)
-    own = {word: value for word, value in data.items() if word != "global_batch_size"}
-    return {**recipe, "data": {**own, "batch_size": max(step.batch or 1, 1)}}
+    data_options = {word: value for word, value in data.items() if word != "global_batch_size"}
+    return {**recipe, "data": {**data_options, "batch_size": max(step.batch or 1, 1)}}
 
 
 def _check_stored_recipe(metadata: Mapping[str, Any], path: Path) -> None:
@@ -234,10 +234,10 @@ def _check_stored_recipe(metadata: Mapping[str, Any], path: Path) -> None:
         config.from_plain(metadata["recipe"], (), origin=str(path), name=metadata["name"])
     except RecipeError as error:
         issue = error.issues[0]
-        problem = f"its recipe cannot be read, {issue.key}: {issue.problem}"
+        message = f"its recipe cannot be read, {issue.key}: {issue.problem}"
         version = _describe_version(metadata)
-        remedy = Message("if that comes from a plug-in, begin with ", Setting("plugin", "MODULE"))
-        raise CheckpointError(f"{path}: {problem}{version}; ", remedy) from None
+        hint = Message("if that comes from a plug-in, begin with ", Setting("plugin", "MODULE"))
+        raise CheckpointError(f"{path}: {message}{version}; ", hint) from None
 
 
 def _describe_version(metadata: Mapping[str, Any]) -> str:

@@ -79,18 +79,18 @@ def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
         DataError: The file cannot be read, or is damaged; the message names the line.
     """
     try:
-        text = read_text(path)
+        content = read_text(path)
         # every whole row ends with a newline
-        lines = [line for line in io.StringIO(text, newline="") if line.endswith("\n")]
+        lines = [line for line in io.StringIO(content, newline="") if line.endswith("\n")]
         reader = csv.DictReader(lines, strict=True)
         columns, rows = list(reader.fieldnames or ()), list(reader)
-        problem = _find_problem(columns, rows)
+        message = _find_problem(columns, rows)
     except OSError as error:
-        problem = f"cannot be read, {error.strerror or error}"
+        message = f"cannot be read, {error.strerror or error}"
     except (ValueError, csv.Error) as error:
-        problem = f"not as zoo writes it, {str(error)[:80]}"
-    if problem:
-        raise DataError(f"{path}: {problem}; remove it, or have it written anew")
+        message = f"not as zoo writes it, {str(error)[:80]}"
+    if message:
+        raise DataError(f"{path}: {message}; remove it, or have it written anew")
     return columns, rows
 
 
@@ -423,10 +423,8 @@ def check_installed(recipe: Recipe) -> None:
     for choice in recipe.trainer.logger:
         package = registry.find("loggers", choice.name).package
         if package is not None and list_missing([package]):
-            problem, remedy = f"{package} is not installed", suggest_install(package)
-            issues.append(
-                recipe.make_issue("trainer.logger", problem, f"{remedy}, or leave it out")
-            )
+            message, hint = f"{package} is not installed", suggest_install(package)
+            issues.append(recipe.make_issue("trainer.logger", message, f"{hint}, or leave it out"))
     if issues:
         raise RecipeError(*issues)
 

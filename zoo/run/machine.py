@@ -57,15 +57,15 @@ def read_processor(path: Path = Path("/proc/cpuinfo")) -> str:
         path: Where Linux describes the processor; elsewhere the name is what Python knows.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        listing = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = ""
-    found = dict(
-        re.findall(r"^(model name|cpu family|model)[ \t]*:[ \t]*(.+)$", text, re.MULTILINE)
+        listing = ""
+    entries = dict(
+        re.findall(r"^(model name|cpu family|model)[ \t]*:[ \t]*(.+)$", listing, re.MULTILINE)
     )
-    name = found.get("model name", "").strip() or platform.processor() or platform.machine()
-    numbers = [f"family {found['cpu family']}"] if "cpu family" in found else []
-    numbers += [f"model {found['model']}"] if "model" in found else []
+    name = entries.get("model name", "").strip() or platform.processor() or platform.machine()
+    numbers = [f"family {entries['cpu family']}"] if "cpu family" in entries else []
+    numbers += [f"model {entries['model']}"] if "model" in entries else []
     return f"{name} ({', '.join([*numbers, torch.backends.cpu.get_cpu_capability()])})"
 
 

@@ -162,8 +162,8 @@ def _check_precision(experiment: Experiment) -> None:
     precision = experiment.recipe.trainer.precision
     # its kernel divides gradients by the scale itself, so that no one else sees or clips them
     if getattr(experiment.optimizer, "fused", False) and precision == "16-mixed":
-        problem = "the kernel hides the scale of gradients that 16-mixed needs"
-        raise OptionError("fused", f"{problem}; leave it out, or choose bf16-mixed")
+        message = "the kernel hides the scale of gradients that 16-mixed needs"
+        raise OptionError("fused", f"{message}; leave it out, or choose bf16-mixed")
 
 
 def _check_epsilon(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
@@ -178,10 +178,10 @@ def _check_epsilon(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
             if epsilon is None or torch.tensor(epsilon, dtype=torch.float16, device="cpu"):
                 continue
             key = "eps" if len(pair) == 1 else f"eps{number}"
-            problem = f"{epsilon:g} is 0 in float16, the precision of the weights"
+            message = f"{epsilon:g} is 0 in float16, the precision of the weights"
             if key not in recipe.optim.options:
-                raise OptionError("name", f"its epsilon of {problem}; choose precision 16-mixed")
-            raise OptionError(key, f"{problem}; choose precision 16-mixed, or set it to 1e-4")
+                raise OptionError("name", f"its epsilon of {message}; choose precision 16-mixed")
+            raise OptionError(key, f"{message}; choose precision 16-mixed, or set it to 1e-4")
 
 
 def check_optimizer(recipe: Recipe, checked: Experiment) -> None:
@@ -228,8 +228,8 @@ def _check_model(experiment: Experiment, issues: IssueCollector, *, is_trained: 
             if recipe.trainer.activation_checkpointing:
                 enable_activation_checkpointing(model)
             if recipe.trainer.compile == "blocks" and not find_transformers(model):
-                problem = "the model has no transformer blocks"
-                raise OptionError("compile", f"{problem}; set it to true for the whole model")
+                message = "the model has no transformer blocks"
+                raise OptionError("compile", f"{message}; set it to true for the whole model")
         with issues.collect("diagnostics"):
             if recipe.diagnostics.layers:
                 capture.number_layers(model, recipe.diagnostics.layers)
@@ -256,27 +256,27 @@ def _check_memory(recipe: Recipe, model: nn.Module) -> None:
     """Raise OptionError where a model has memory, but no window continues the one before."""
     if not getattr(model, "memory_length", 0) or recipe.data.options.get("streams"):
         return
-    problem = f"the windows of data {recipe.data.name} do not continue those of the batch before"
-    remedy = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
-    raise OptionError("memory_length", f"{problem}; {remedy}")
+    message = f"the windows of data {recipe.data.name} do not continue those of the batch before"
+    hint = "set data.streams to true" if "streams" in recipe.data.options else "set it to 0"
+    raise OptionError("memory_length", f"{message}; {hint}")
 
 
 def _check_aspect(recipe: Recipe, model: nn.Module) -> None:
     """Raise OptionError where a model cannot read images that keep their shape, or share rows."""
     # Models of other libraries have no rows of several images.
     if "places" not in inspect.signature(model.forward).parameters:
-        problem = "it reads batches of images of one size"
-        raise OptionError("name", f"{problem}; choose vit, or set data.aspect to fixed")
+        message = "it reads batches of images of one size"
+        raise OptionError("name", f"{message}; choose vit, or set data.aspect to fixed")
     for transformer in find_transformers(model):
         for link in list_links(transformer.chains):
             if link.one_grid_reason:
-                problem = f"{link.name}: {link.one_grid_reason}"
-                raise OptionError("encoding", f"{problem}; set data.aspect to fixed")
+                message = f"{link.name}: {link.one_grid_reason}"
+                raise OptionError("encoding", f"{message}; set data.aspect to fixed")
     augmentation = getattr(model, "position_augmentation", None)
     if recipe.data.options.get("pack") and augmentation is not None and augmentation.per_sample:
-        problem = "images that share a row share its draws"
+        message = "images that share a row share its draws"
         key = "position_augmentation.per_sample"
-        raise OptionError(key, f"{problem}; leave it out, or data.pack")
+        raise OptionError(key, f"{message}; leave it out, or data.pack")
 
 
 def _check_pack(recipe: Recipe, model: nn.Module, spec: DataSpec) -> None:
@@ -285,8 +285,8 @@ def _check_pack(recipe: Recipe, model: nn.Module, spec: DataSpec) -> None:
     assert isinstance(model, ViT)
     patches = math.prod(model.grid_size(*spec.grid))
     if pack is not None and pack < patches:
-        problem = f"a row of {pack} patches, and an image of data.size has {patches}"
-        raise OptionError("pack", f"{problem}; write {patches} or more, or leave it out")
+        message = f"a row of {pack} patches, and an image of data.size has {patches}"
+        raise OptionError("pack", f"{message}; write {patches} or more, or leave it out")
 
 
 def _check_positions(model: nn.Module, *, is_trained: bool) -> None:
@@ -318,36 +318,36 @@ def _check_positions_of(link: Encoding, model: nn.Module, *, is_trained: bool) -
     try:
         read(index)
     except OptionError as error:
-        problem = f"{link.name} with coordinates {link.coordinates}: {error.problem}"
-        raise OptionError("encoding", f"{problem}; use coordinates index") from None
+        message = f"{link.name} with coordinates {link.coordinates}: {error.problem}"
+        raise OptionError("encoding", f"{message}; use coordinates index") from None
     augmentation = getattr(model, "position_augmentation", None)
     if is_trained and augmentation is not None:
         try:
             for moved in augmentation.find_extremes(index):
                 read(moved)
         except OptionError as error:
-            problem = f"{link.name}: training moves tokens, and {error.problem}"
-            remedy = "leave it out, or use an encoding without a table"
-            raise OptionError("position_augmentation", f"{problem}; {remedy}") from None
+            message = f"{link.name}: training moves tokens, and {error.problem}"
+            hint = "leave it out, or use an encoding without a table"
+            raise OptionError("position_augmentation", f"{message}; {hint}") from None
     if getattr(model, "memory_length", 0):
         try:
             # further than any number of windows
             read(index + UNBOUNDED)
         except OptionError:
-            problem = f"{link.name} has a table, and with memory positions grow without end"
-            remedy = "set it to 0, or use an encoding without a table"
-            raise OptionError("memory_length", f"{problem}; {remedy}") from None
+            message = f"{link.name} has a table, and with memory positions grow without end"
+            hint = "set it to 0, or use an encoding without a table"
+            raise OptionError("memory_length", f"{message}; {hint}") from None
 
 
 def _check_monitor(recipe: Recipe, task: Task, issues: IssueCollector) -> None:
     """Add an issue for each option that needs the monitored metric of a task that has none."""
     if task.monitor:
         return
-    problem = f"task {recipe.task.name} monitors no metric"
-    remedy = "name one as `monitor` of its class, or leave the option out"
+    message = f"task {recipe.task.name} monitors no metric"
+    hint = "name one as `monitor` of its class, or leave the option out"
     for key in ("save_top_k", "early_stopping"):
         if getattr(recipe.trainer, key) is not None:
-            issues.add("trainer", OptionError(key, f"{problem}; {remedy}"))
+            issues.add("trainer", OptionError(key, f"{message}; {hint}"))
 
 
 def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
@@ -360,9 +360,9 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         return [experiment.recipe.make_issue("trainer", cause[:200])]
     if experiment.datasets is not None and trainer.world_size > 1:
-        problem = "several processes cannot share the datasets of a Python program"
-        remedy = "set it to 1, or let the recipe name its data"
-        return [experiment.recipe.make_issue("trainer.devices", problem, remedy)]
+        message = "several processes cannot share the datasets of a Python program"
+        hint = "set it to 1, or let the recipe name its data"
+        return [experiment.recipe.make_issue("trainer.devices", message, hint)]
     return []
 
 
@@ -382,8 +382,8 @@ def plan_backends(model: nn.Module, spec: DataSpec, device: str) -> list[tuple[s
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
 
     # models of other libraries compute attention in modules of their own, which report their calls
-    def note_equipped(given: AttentionInput) -> None:
-        call = given.describe(torch.arange(len(given.tokens)))
+    def note_equipped(attention_input: AttentionInput) -> None:
+        call = attention_input.describe(torch.arange(len(attention_input.tokens)))
         assert isinstance(call, AttentionCall)
         plans.append(choose_backend(call, device))
 
@@ -403,13 +403,13 @@ def count_parameters(model: nn.Module) -> Mapping[str, int]:
     """Return numbers of parameters by part of the model; summed over blocks."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        words = name.split(".")
-        if words[0] == "blocks":
-            part = f"blocks.{words[2].partition('_')[0]}"
-        elif words[0] == "encoding":
-            part = f"encoding.{words[1]}"
+        components = name.split(".")
+        if components[0] == "blocks":
+            part = f"blocks.{components[2].partition('_')[0]}"
+        elif components[0] == "encoding":
+            part = f"encoding.{components[1]}"
         else:
-            part = words[0]
+            part = components[0]
         counts[part] = counts.get(part, 0) + parameter.numel()
     return counts
 
@@ -417,7 +417,9 @@ def count_parameters(model: nn.Module) -> Mapping[str, int]:
 def count_tokens(model: nn.Module, spec: DataSpec) -> int:
     """Return the number of tokens per sample, class and register tokens included."""
     counts: list[int] = []
-    see = capture.hook_attention(model, lambda given: counts.append(len(given.tokens)))
+    see = capture.hook_attention(
+        model, lambda attention_input: counts.append(len(attention_input.tokens))
+    )
     with see, torch.no_grad():
         model(*spec.build_inputs())
     return counts[0]

@@ -53,16 +53,16 @@ ACCELERATORS: dict[str, tuple[type[Accelerator], ...]] = {
 
 def detect_launcher() -> tuple[int, int] | None:
     """Return (processes per node, nodes) of torchrun or SLURM; None for a lone process."""
-    environment, found = os.environ, (1, 1)
+    environment, counts = os.environ, (1, 1)
     if TorchElasticEnvironment.detect():
         local = int(environment["LOCAL_WORLD_SIZE"])
-        found = local, int(environment["WORLD_SIZE"]) // local
+        counts = local, int(environment["WORLD_SIZE"]) // local
     elif SLURMEnvironment.detect():
         nodes = int(environment.get("SLURM_NNODES", 1))
         per_node = environment.get("SLURM_NTASKS_PER_NODE")
-        found = int(per_node or int(environment["SLURM_NTASKS"]) // nodes), nodes
+        counts = int(per_node or int(environment["SLURM_NTASKS"]) // nodes), nodes
     # a lone process may start others itself
-    return None if found == (1, 1) else found
+    return None if counts == (1, 1) else counts
 
 
 def is_slurm() -> bool:
@@ -158,14 +158,14 @@ class StepSize(NamedTuple):
         """
         if self.batch is None or before.batch is None:
             return ""
-        own, earlier = self.accumulated * self.processes, before.accumulated * before.processes
-        if own == earlier or self.total == before.total:
+        current, earlier = self.accumulated * self.processes, before.accumulated * before.processes
+        if current == earlier or self.total == before.total:
             return ""
-        problem = f"Samples of a step: {self} from here on, {before} before"
+        message = f"Samples of a step: {self} from here on, {before} before"
         if self.batch != before.batch or earlier % self.processes:
-            return f"{problem}; the learning rate was chosen for those before"
-        kept = earlier // self.processes
-        return f"{problem}; trainer.accumulate_grad_batches={kept} keeps their number"
+            return f"{message}; the learning rate was chosen for those before"
+        needed = earlier // self.processes
+        return f"{message}; trainer.accumulate_grad_batches={needed} keeps their number"
 
 
 def divide_batch(total: int, processes: int, accumulated: int) -> int:
@@ -186,20 +186,20 @@ def divide_batch(total: int, processes: int, accumulated: int) -> int:
     divisors = sorted({*low, *(total // number for number in low)})
     below = [number for number in divisors if number < parts]
     nearest = [*below[-1:], *(number for number in divisors if number > parts)][:2]
-    words = join_words((f"{number:,}" for number in nearest), "or")
+    listed = join_words((f"{number:,}" for number in nearest), "or")
     # with these devices, accumulation alone can follow
     if all(number % processes == 0 for number in nearest):
         ways = join_words((number // processes for number in nearest), "or")
-        words += f" (trainer.accumulate_grad_batches={ways})"
+        listed += f" (trainer.accumulate_grad_batches={ways})"
     multiples = (total - total % parts, total - total % parts + parts)
     sizes = join_words((f"{size:,}" for size in multiples if size), "or")
     noun = "process" if processes == 1 else "processes"
     counts = f"{processes:,} {noun} x {accumulated:,} accumulated"
-    problem = f"{total:,} samples of a step are not divisible by {parts:,} ({counts})"
-    remedy = (
-        f"the nearest divisors of {total:,}: {words}; the nearest multiples of {parts:,}: {sizes}"
+    message = f"{total:,} samples of a step are not divisible by {parts:,} ({counts})"
+    hint = (
+        f"the nearest divisors of {total:,}: {listed}; the nearest multiples of {parts:,}: {sizes}"
     )
-    raise OptionError("global_batch_size", f"{problem}; {remedy}")
+    raise OptionError("global_batch_size", f"{message}; {hint}")
 
 
 Value = TypeVar("Value")
@@ -256,8 +256,8 @@ class Processes:
             return [*numbers]
         largest = torch.tensor([int(number) for number in numbers])
         distributed.all_reduce(largest, distributed.ReduceOp.MAX, self._group)
-        found: list[int] = largest.tolist()
-        return found
+        result: list[int] = largest.tolist()
+        return result
 
     def run_on_rank_zero(self, make: Callable[[], Value]) -> Value:
         """Run a function in the first process and return its result in all of them.
@@ -324,9 +324,9 @@ def count_missing_processes(recipe: Recipe, trainer: L.Trainer) -> int:
     if detect_launcher() is not None or trainer.world_size == 1:
         return 0
     if recipe.trainer.num_nodes > 1:
-        problem = f"{recipe.trainer.num_nodes} nodes, but no launcher says which node this is"
-        remedy = "start one process per device with torchrun or SLURM"
-        raise RecipeError(recipe.make_issue("trainer.num_nodes", problem, remedy))
+        message = f"{recipe.trainer.num_nodes} nodes, but no launcher says which node this is"
+        hint = "start one process per device with torchrun or SLURM"
+        raise RecipeError(recipe.make_issue("trainer.num_nodes", message, hint))
     return trainer.world_size
 
 

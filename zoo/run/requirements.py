@@ -191,8 +191,8 @@ def describe_requirements(needs: Requirements) -> Iterator[str]:
     size = f" of {needs.tokens:,} tokens" if needs.unit == "tokens" else ""
     noun = "windows" if needs.unit == "tokens" else needs.unit
     factors = f"{needs.batch} x {needs.accumulated} accumulated x {needs.processes} processes"
-    kept = ", data.global_batch_size for any number of processes" if needs.is_global else ""
-    yield f"step: {needs.global_batch:,} {noun}{size} ({factors}{kept})"
+    fixed = ", data.global_batch_size for any number of processes" if needs.is_global else ""
+    yield f"step: {needs.global_batch:,} {noun}{size} ({factors}{fixed})"
     yield from _describe_pace(needs)
     both = needs.weight_bytes + needs.activation_bytes
     yield (
@@ -212,10 +212,12 @@ def _describe_pace(needs: Requirements) -> Iterator[str]:
     else:
         hours = f", {needs.steps:,} steps {needs.steps * seconds / 3600:,.1f} hours"
         yield f"time: {seconds:.3g} s a step{hours if needs.steps else ''}, at {assumed}"
-        each = f", {_round(rate / max(needs.workers, 1))} from each of {needs.workers} workers"
+        per_worker = (
+            f", {_round(rate / max(needs.workers, 1))} from each of {needs.workers} workers"
+        )
         yield (
             f"data: {_round(total)} {needs.unit} per second then, {_round(rate)} for each process"
-            f"{each if needs.workers else ''}"
+            f"{per_worker if needs.workers else ''}"
         )
         if needs.is_decoded:
             count = math.ceil(rate / DECODED_PER_SECOND)
@@ -237,8 +239,8 @@ def _describe_tokenizer(workers: int, processes: int, rate: float | None) -> str
     if rate is None:
         return f"tokenizer: {how}, at {speed}"
     cores = rate / ENCODED_PER_SECOND
-    remedy = "; data.tokenizer_workers=8 encodes it once, before training" if cores > 1 else ""
-    return f"tokenizer: {how}, as fast as {cores:.1f} cores at {speed}{remedy}"
+    hint = "; data.tokenizer_workers=8 encodes it once, before training" if cores > 1 else ""
+    return f"tokenizer: {how}, as fast as {cores:.1f} cores at {speed}{hint}"
 
 
 def _round(rate: float) -> str:

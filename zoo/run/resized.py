@@ -37,5 +37,5 @@ def explain_unresizable(spec: DataSpec) -> str:
     """Return why samples cannot be resized to the training size; empty if they can."""
     if spec.is_image:
         return ""
-    problem = f"resize applies to images, and this model reads {spec.noun}"
-    return f"{problem}; leave it out of evaluate.extrapolation"
+    message = f"resize applies to images, and this model reads {spec.noun}"
+    return f"{message}; leave it out of evaluate.extrapolation"

@@ -79,17 +79,17 @@ def find_resume_point(
 
     is_part = resume in ("last", "best")
     named = home / resume if is_part else follow_latest(Path(resume))
-    last = named / "checkpoints" / "last.ckpt"
-    if last.is_file():
-        content = _read_compatible(recipe, last, accepted)
-        return ResumePoint.describe(last, None if folder else named, content, recipe)
+    last_checkpoint = named / "checkpoints" / "last.ckpt"
+    if last_checkpoint.is_file():
+        content = _read_compatible(recipe, last_checkpoint, accepted)
+        return ResumePoint.describe(last_checkpoint, None if folder else named, content, recipe)
     try:
         path = checkpoint.locate(named)
     except CheckpointError as error:
         if resume.lower() not in ("true", "yes", "1", "latest", "newest"):
             raise
-        remedy = Setting("resume", "auto")
-        raise CheckpointError(error.message, ", or write ", remedy, " for the latest run") from None
+        hint = Setting("resume", "auto")
+        raise CheckpointError(error.message, ", or write ", hint, " for the latest run") from None
     content = _read_compatible(recipe, path, accepted)
     return ResumePoint.describe(path, None, content, recipe)
 
@@ -111,12 +111,12 @@ def _read_compatible(recipe: Recipe, path: Path, accepted: Sequence[str]) -> dic
     epoch, most = content["epoch"] + 1, recipe.trainer.max_epochs
     # Lightning refuses this too, but only after all is built, and without a remedy
     if most is not None and epoch > most + 1:
-        problem = f"{path}: it was saved in epoch {epoch}, after trainer.max_epochs={most}"
-        remedy = f"allow {epoch} or more, or set "
-        raise CheckpointError(f"{problem}; {remedy}", Setting("resume", "never"))
+        message = f"{path}: it was saved in epoch {epoch}, after trainer.max_epochs={most}"
+        hint = f"allow {epoch} or more, or set "
+        raise CheckpointError(f"{message}; {hint}", Setting("resume", "never"))
     if LIVE in content and recipe.trainer.ema_decay is None:
-        problem = "its weights are an average, which this recipe does not keep"
-        raise CheckpointError(f"{path}: {problem}; set trainer.ema_decay")
+        message = "its weights are an average, which this recipe does not keep"
+        raise CheckpointError(f"{path}: {message}; set trainer.ema_decay")
     return content
 
 
@@ -129,14 +129,14 @@ def _list_differences(recipe: Recipe, metadata: Mapping[str, Any], path: Path) -
         # of a plug-in that is not there: it differs anyway
         ours = recipe.plain()
         return {key: key for key in COMPARED if ours[key] != stored.get(key)}
-    found = {}
+    differences = {}
     for key, there, here in diff_recipes(theirs, recipe):
         # a trial of one batch is no run to continue, nor does it continue one
         is_compared = key.partition(".")[0] in COMPARED or key == "trainer.fast_dev_run"
         if is_compared and key not in UNCOMPARED:
             values = format_sides(there, here)
-            found[key] = f"{key} ({values[0]} there, {values[1]} here)"
-    return found
+            differences[key] = f"{key} ({values[0]} there, {values[1]} here)"
+    return differences
 
 
 def _explain_differences(
@@ -146,8 +146,10 @@ def _explain_differences(
     listed = join_words(differences.values(), most=SHOWN)
     parts: list[str | Setting | Message] = [f"{path}: of another recipe: it differs in {listed}; "]
     if differences.keys() <= {*ACCEPTABLE}:
-        own = [key for key in differences if key.removeprefix("data.") in recipe.data.options]
-        for key in own:
+        changeable = [
+            key for key in differences if key.removeprefix("data.") in recipe.data.options
+        ]
+        for key in changeable:
             parts += ["go on all the same with ", Setting("accept_changes", key), ", or "]
     parts += ["start a new run from its weights with ", Setting("init_from", str(path))]
     return parts
@@ -163,13 +165,13 @@ def _divides_otherwise(recipe: Recipe, content: Mapping[str, Any]) -> bool:
 def _check_end_of_epoch(recipe: Recipe, content: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError where batches of another size cannot follow those of a checkpoint."""
     progress = content["loops"]["fit_loop"]["epoch_progress"]["current"]
-    remedy = ("start a new run from its weights with ", Setting("init_from", str(path)))
+    hint = ("start a new run from its weights with ", Setting("init_from", str(path)))
     if progress["processed"] < progress["ready"]:
-        problem = f"{path}: it was saved within an epoch, whose batches have one size; "
-        raise CheckpointError(problem, "resume from the end of an epoch, or ", *remedy)
+        message = f"{path}: it was saved within an epoch, whose batches have one size; "
+        raise CheckpointError(message, "resume from the end of an epoch, or ", *hint)
     options = recipe.data.options
     if options.get("streams") or recipe.data.name == "text_stream":
-        raise CheckpointError(f"{path}: the batch size cuts the streams of this data; ", *remedy)
+        raise CheckpointError(f"{path}: the batch size cuts the streams of this data; ", *hint)
 
 
 def _find_newest(
@@ -209,6 +211,6 @@ def _choose_furthest(paths: list[Path]) -> Path:
             problems.append(str(error))
     if not intact:
         raise CheckpointError("\n  ".join(["no checkpoint of the run is intact:", *problems]))
-    for problem in problems:
-        log.warning("Skipped %s", problem)
+    for message in problems:
+        log.warning("Skipped %s", message)
     return max(intact)[2]

@@ -63,9 +63,9 @@ def create(
             check_free(path, replace_unsaved)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         environment = json.dumps(describe_environment(recipe, processes), indent=2) + "\n"
-        for name, text in (("recipe.yaml", recipe.yaml()), ("environment.json", environment)):
+        for name, content in (("recipe.yaml", recipe.yaml()), ("environment.json", environment)):
             with create_file(folder / name) as file:
-                file.write(text.encode())
+                file.write(content.encode())
         if path is None:
             name_latest(folder)
     except OSError as error:
@@ -76,9 +76,9 @@ def create(
 def check_free(folder: Path, replace_unsaved: bool) -> None:
     """Raise RecipeError where a folder that the user chose holds something already."""
     if _is_occupied(folder) and not (replace_unsaved and _has_saved_nothing(folder)):
-        problem = f"{folder} exists already"
-        remedy = Message("name a new directory, or add ", Setting("resume", "auto"))
-        raise RecipeError(ConfigIssue(ARGUMENT, "run_dir", problem, remedy))
+        message = f"{folder} exists already"
+        hint = Message("name a new directory, or add ", Setting("resume", "auto"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "run_dir", message, hint))
 
 
 def check_name(folder: Path) -> None:
@@ -100,11 +100,11 @@ def make(folder: Path) -> None:
 
 def refuse(folder: Path, error: OSError) -> RecipeError:
     """Return the error of a run directory that cannot be written."""
-    problem = error.strerror or str(error)
+    message = error.strerror or str(error)
     if error.filename is not None and Path(error.filename).parent == folder:
-        problem = f"{Path(error.filename).name}: {problem}"
-    remedy = Message("choose another with ", Setting("run_dir"))
-    return RecipeError(ConfigIssue("run directory", str(folder), problem, remedy))
+        message = f"{Path(error.filename).name}: {message}"
+    hint = Message("choose another with ", Setting("run_dir"))
+    return RecipeError(ConfigIssue("run directory", str(folder), message, hint))
 
 
 def name_new(recipe: Recipe) -> Path:
@@ -171,9 +171,9 @@ def _describe_git() -> dict[str, object] | None:
     """Return the commit of zoo's own code; None where it is no part of a repository."""
     home = Path(__file__).parent.parent
 
-    def run_git(*words: str) -> str:
+    def run_git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", *words], cwd=home, capture_output=True, text=True, check=True, timeout=10
+            ["git", *arguments], cwd=home, capture_output=True, text=True, check=True, timeout=10
         )
         return done.stdout.strip()
 

@@ -48,5 +48,5 @@ def explain_unslidable(spec: DataSpec) -> str:
     """Return why a model of such samples cannot read windows of an image; empty if it can."""
     if spec.target_unit == "pixel":
         return ""
-    problem = f"sliding_window joins predictions of pixels, and {spec.noun} have no masks"
-    return f"{problem}; leave it out of evaluate.extrapolation"
+    message = f"sliding_window joins predictions of pixels, and {spec.noun} have no masks"
+    return f"{message}; leave it out of evaluate.extrapolation"

@@ -37,8 +37,8 @@ class TruncatedContext(nn.Module):
         index = torch.tensor([[*range(end - self.length, end)] for end in ends])
         index = index.to(inputs.device)  # [S, L]
         segments = [
-            None if one is None else one[:, index].flatten(0, 1)  # [B S, L]
-            for one in (inputs, documents)
+            None if part is None else part[:, index].flatten(0, 1)  # [B S, L]
+            for part in (inputs, documents)
         ]
         logits = self.model(*segments).unflatten(0, (rows, len(ends)))  # [B, S, L, V]
         fresh = [end - before for before, end in zip([0, *ends], ends, strict=False)]
@@ -51,7 +51,7 @@ def explain_untruncated(model: nn.Module) -> str:
     memory = getattr(model, "memory_length", None)
     if memory == 0:
         return ""
-    remedy = "leave truncate out of evaluate.extrapolation"
+    hint = "leave truncate out of evaluate.extrapolation"
     if memory is None:
-        return f"truncate predicts next tokens, which this model does not; {remedy}"
-    return f"truncate forgets what the model remembers of earlier windows; {remedy}"
+        return f"truncate predicts next tokens, which this model does not; {hint}"
+    return f"truncate forgets what the model remembers of earlier windows; {hint}"

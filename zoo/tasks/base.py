@@ -117,8 +117,8 @@ class Task(L.LightningModule):
         # epochs before and after the change have different numbers of steps
         steps, done = self.changed_at
         batches = self.trainer.num_training_batches
-        each = math.ceil(batches / self.trainer.accumulate_grad_batches)
-        planned = steps + each * (epochs - done)
+        per_epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
+        planned = steps + per_epoch * (epochs - done)
         return min(planned, most) if most > 0 else planned
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:
@@ -127,8 +127,8 @@ class Task(L.LightningModule):
         Raises:
             OptionError: The task does not define them.
         """
-        problem = f"{type(self).__name__} does not define the inputs of its model"
-        raise OptionError("name", problem)
+        message = f"{type(self).__name__} does not define the inputs of its model"
+        raise OptionError("name", message)
 
     def predict(self, inputs: Any, **options: Any) -> list[dict[str, Any]]:
         """Predict with a task that `zoo.load` returned.
@@ -169,8 +169,8 @@ class Task(L.LightningModule):
         """
         compute = getattr(self.model, "features", None)
         if not callable(compute):
-            problem = f"{type(self.model).__name__} has no maps of patches"
-            raise OptionError("model", f"{problem}; vision transformers have")
+            message = f"{type(self.model).__name__} has no maps of patches"
+            raise OptionError("model", f"{message}; vision transformers have")
         is_single = images.dim() == len(self.spec.shape)
         maps: list[Tensor] = compute(images[None] if is_single else images, layers)
         return maps

@@ -58,8 +58,8 @@ class CausalLM(Task):
         super().__init__(model, optim, spec)
         memory = getattr(model, "memory_length", None)
         if not isinstance(memory, int):
-            problem = "causal_lm trains causal models; choose model decoder"
-            raise OptionError("name", problem)
+            message = "causal_lm trains causal models; choose model decoder"
+            raise OptionError("name", message)
         self.targets_per_sample = spec.length
         self.unit, self.has_answers = spec.vocabulary.unit, spec.targets == "answers"
         self.val_metrics = TokenMetrics(spec.length)

@@ -63,8 +63,8 @@ class MaskedLM(Task):
         super().__init__(model, optim, spec)
         mask_token = getattr(model, "mask_token", None)
         if not isinstance(mask_token, int):
-            problem = "masked_lm trains models with a mask token; choose model encoder"
-            raise OptionError("name", problem)
+            message = "masked_lm trains models with a mask token; choose model encoder"
+            raise OptionError("name", message)
         self.mask_ratio, self.mask_token = mask_ratio, mask_token
         self.targets_per_sample = spec.length
         self.val_metrics = TokenMetrics(spec.length)
@@ -82,8 +82,8 @@ class MaskedLM(Task):
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """Compute the training loss."""
         draws = torch.rand(2, *batch.inputs.shape, device=batch.inputs.device)
-        others = torch.randint_like(batch.inputs, self.mask_token)
-        inputs, targets = self.mask(batch, draws, others)
+        random_tokens = torch.randint_like(batch.inputs, self.mask_token)
+        inputs, targets = self.mask(batch, draws, random_tokens)
         loss = mean_loss(self(inputs, batch.documents), targets)
         self.record_loss(loss, len(inputs), count_targets(targets))
         return loss
@@ -140,8 +140,8 @@ class MaskedLM(Task):
         drawn = [self._draw(window) for window in batch.inputs.cpu().numpy()]
         device = batch.inputs.device
         draws = torch.stack([draws for draws, _ in drawn], dim=1).to(device)
-        others = torch.stack([others for _, others in drawn]).to(device)
-        inputs, targets = self.mask(batch, draws, others)
+        random_tokens = torch.stack([random_tokens for _, random_tokens in drawn]).to(device)
+        inputs, targets = self.mask(batch, draws, random_tokens)
         # Windows may overlap: the data has a target for a token in only one of them.
         if batch.documents is None:
             targets = torch.where(batch.targets == IGNORE_INDEX, IGNORE_INDEX, targets)
@@ -151,8 +151,8 @@ class MaskedLM(Task):
         """Draw numbers [2, N] and tokens [N] with a seed that depends only on the window."""
         generator = np.random.default_rng(zlib.crc32(window.tobytes()))
         draws = generator.random((2, len(window)), dtype=np.float32)
-        others = generator.integers(self.mask_token, size=len(window))
-        return torch.from_numpy(draws), torch.from_numpy(others)
+        tokens = generator.integers(self.mask_token, size=len(window))
+        return torch.from_numpy(draws), torch.from_numpy(tokens)
 
     def _update(self, split: str, metrics: TokenMetrics, batch: TextBatch) -> None:
         inputs, targets = self._mask_by_window(batch)

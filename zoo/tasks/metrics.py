@@ -68,17 +68,17 @@ def express_baselines(
         baselines: {metric: {baseline: value}}.
         metrics: {metric: value} of the same test samples.
     """
-    found = {metric: dict(values) for metric, values in baselines.items()}
+    expressed = {metric: dict(values) for metric, values in baselines.items()}
     losses, loss = baselines.get(TEST_LOSS, {}), metrics.get(TEST_LOSS)
     for metric, value in metrics.items():
         name = metric.removeprefix("test/")
         if name == "perplexity" and losses:
-            found[metric] = {key: exponentiate(nats) for key, nats in losses.items()}
+            expressed[metric] = {key: exponentiate(nats) for key, nats in losses.items()}
         elif name.startswith("bits_per_") and losses and value and loss:
             # targets in a character or byte: 1 where these are the tokens
             targets = value * math.log(2) / loss
-            found[metric] = {key: nats / math.log(2) * targets for key, nats in losses.items()}
-    return found
+            expressed[metric] = {key: nats / math.log(2) * targets for key, nats in losses.items()}
+    return expressed
 
 
 def exponentiate(number: float) -> float:
@@ -365,8 +365,8 @@ class PositionLoss(Metric):
     def __init__(self, spec: TextSpec, *, bins: Count = 8) -> None:
         super().__init__()
         if bins > spec.length:
-            problem = f"{bins} bins for windows of {spec.length} tokens"
-            raise OptionError("bins", f"{problem}; write {spec.length} or less")
+            message = f"{bins} bins for windows of {spec.length} tokens"
+            raise OptionError("bins", f"{message}; write {spec.length} or less")
         ends = [spec.length * (number + 1) // bins for number in range(bins)]
         self.register_buffer("ends", torch.tensor(ends), persistent=False)
         self.names = [f"{low}-{high - 1}" for low, high in itertools.pairwise([0, *ends])]
@@ -384,8 +384,8 @@ class PositionLoss(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the mean of each bin, NaN where it has no target."""
-        found = zip(self.names, self.sums / self.counts, strict=True)
-        means = {f"{self.name}/{name}": mean for name, mean in found}
+        pairs = zip(self.names, self.sums / self.counts, strict=True)
+        means = {f"{self.name}/{name}": mean for name, mean in pairs}
         if not self.counts[-1]:
             del means[f"{self.name}/{self.names[-1]}"]
         return means
@@ -405,8 +405,8 @@ def check_pairs(classes: int) -> None:
     """
     if classes > MAX_MATRIX_CLASSES:
         size = 8 * classes**2 / 1e9
-        problem = f"{classes:,} classes have a confusion matrix of {size:,.1f} GB"
-        raise OptionError("name", f"{problem}; expected at most {MAX_MATRIX_CLASSES:,} classes")
+        message = f"{classes:,} classes have a confusion matrix of {size:,.1f} GB"
+        raise OptionError("name", f"{message}; expected at most {MAX_MATRIX_CLASSES:,} classes")
 
 
 def build_metrics(
@@ -437,8 +437,8 @@ def build_metrics(
         cls = registry.find("metrics", name)
         kinds = list_kinds(cls)
         if not is_kind_of(spec, kinds):
-            problem = f"{name} applies to {name_kinds(kinds)}, but the data yields {spec.noun}"
-            raise OptionError(key, problem)
+            message = f"{name} applies to {name_kinds(kinds)}, but the data yields {spec.noun}"
+            raise OptionError(key, message)
         try:
             built[name] = cls(spec, **choice.options)
         except OptionError as error:
@@ -466,9 +466,9 @@ def _divide(sums: Tensor, counts: Tensor) -> list[float | None]:
     return [total / count if count else None for total, count in pairs]
 
 
-def _add(one: Tensor, other: Tensor) -> Tensor:
-    width = max(len(one), len(other))
-    return F.pad(one, (0, width - len(one))) + F.pad(other, (0, width - len(other)))
+def _add(left: Tensor, right: Tensor) -> Tensor:
+    width = max(len(left), len(right))
+    return F.pad(left, (0, width - len(left))) + F.pad(right, (0, width - len(right)))
 
 
 def write_confusion(path: Path, classes: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
@@ -481,8 +481,8 @@ def write_confusion(path: Path, classes: Sequence[str], counts: Sequence[Sequenc
     """
     # a row of counts is a line of the file
     rows = ",\n".join(f"    {json.dumps(row)}" for row in counts)
-    text = (
+    content = (
         f'{{\n  "rows": "label",\n  "columns": "prediction",\n  "classes": {json.dumps(classes)},\n'
         f'  "counts": [\n{rows}\n  ]\n}}\n'
     )
-    write_file(io.BytesIO(text.encode()), path)
+    write_file(io.BytesIO(content.encode()), path)

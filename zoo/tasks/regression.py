@@ -49,8 +49,8 @@ class Regression(Task):
     ) -> None:
         super().__init__(model, optim, spec)
         if (classes := spec.class_count) is not None:
-            problem = f"the targets are {classes} classes, not numbers"
-            raise OptionError("name", f"{problem}; choose classification")
+            message = f"the targets are {classes} classes, not numbers"
+            raise OptionError("name", f"{message}; choose classification")
         self.monitor = f"val/{monitor}"
         for name, values in (("means", spec.target_means), ("stds", spec.target_stds)):
             self.register_buffer(name, torch.tensor(values), persistent=False)

@@ -155,20 +155,20 @@ class Segmentation(Task):
 def _check_measured(count: Tensor, split: str) -> None:
     """Raise DataError if no pixel of a split has a class, so that its metrics mean nothing."""
     if not count:
-        remedy = "look at its masks, and at task.ignore_index and the options of data"
-        raise DataError(f"no pixel of {split} that was read has a class; {remedy}")
+        hint = "look at its masks, and at task.ignore_index and the options of data"
+        raise DataError(f"no pixel of {split} that was read has a class; {hint}")
 
 
 def _check_weights(weights: tuple[float, ...], classes: int) -> Tensor:
     """Return the weights of classes. Raises OptionError where they are not one for each."""
     if len(weights) != classes:
-        problem = f"{len(weights)} weights for {classes} classes; give one for each"
-        raise OptionError("class_weights", problem)
+        message = f"{len(weights)} weights for {classes} classes; give one for each"
+        raise OptionError("class_weights", message)
     # in the precision of the loss, in which 1e39 is infinite and 1e-50 is 0
     used = torch.tensor(weights)
     if not used.sum().isfinite() or (used < 0).any() or not used.any():
-        problem = "a weight is negative or infinite in float32, or all are 0"
-        raise OptionError("class_weights", f"{problem}; give numbers from 0")
+        message = "a weight is negative or infinite in float32, or all are 0"
+        raise OptionError("class_weights", f"{message}; give numbers from 0")
     return used
 
 

@@ -102,12 +102,12 @@ def _replicate_scalars(model: nn.Module, mesh: DeviceMesh) -> None:
     """Replicate the parameters without dimensions over the processes, and average gradients."""
     replicas: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
-        found = {
+        scalars = {
             name: weight
             for name, weight in module.named_parameters(recurse=False)
             if weight.dim() == 0
         }
-        for name, weight in found.items():
+        for name, weight in scalars.items():
             if weight not in replicas:
                 # One optimizer has all parameters, so all of them are of one class.
                 replica = distribute_tensor(weight.detach(), mesh, [Replicate()])
@@ -115,7 +115,7 @@ def _replicate_scalars(model: nn.Module, mesh: DeviceMesh) -> None:
                 if weight.requires_grad:
                     replicas[weight].register_post_accumulate_grad_hook(_average_gradient)
             module.register_parameter(name, replicas[weight])
-        if found:
+        if scalars:
             _mix_in(module, _HasScalars)
 
 

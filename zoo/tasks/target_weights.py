@@ -49,9 +49,9 @@ class TargetWeights:
         reduced = distributed.all_reduce(joined, group=group, async_op=True)
 
         def split(done: Future[list[Tensor]]) -> Tensor:
-            (found,) = done.value()
-            self._mean = found[-1]
-            return gradients.copy_(found[:-1])
+            (averaged,) = done.value()
+            self._mean = averaged[-1]
+            return gradients.copy_(averaged[:-1])
 
         return reduced.get_future().then(split)
 
@@ -68,6 +68,9 @@ class TargetWeights:
         self._own = self._mean = None
 
         factor = 1 / torch.where(mean == 0, 1, mean)
-        found = [weight.grad for weight in weights if weight.grad is not None]
-        local = [one.to_local() if isinstance(one, DTensor) else one for one in found]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        local = [
+            gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            for gradient in gradients
+        ]
         torch._foreach_mul_(local, factor)

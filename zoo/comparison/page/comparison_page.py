@@ -84,10 +84,13 @@ def render(comparison: Comparison) -> str:
         title=format_question(comparison),
         comparison=comparison,
         unfinished=describe_unfinished(comparison),
-        warnings=[_emphasize_names(one) for one in list_warnings(marked)],
+        warnings=[_emphasize_names(warning) for warning in list_warnings(marked)],
         summary=_emphasize_names(summarize(marked)),
-        answers=[_emphasize_names(describe_result(marked, one)) for one in comparison.conditions],
-        conditions=[describe_conditions([one]) for one in comparison.conditions],
+        answers=[
+            _emphasize_names(describe_result(marked, condition))
+            for condition in comparison.conditions
+        ],
+        conditions=[describe_conditions([condition]) for condition in comparison.conditions],
         reading=explain_ranking(comparison),
         ranking=ranking_table.build_table(comparison),
         flags=list_flags(comparison),
@@ -102,7 +105,7 @@ def build_sections(comparison: Comparison, panels: Mapping[str, Sequence[Panel]]
         "numbers": number_tables.build_variants_table(comparison),
         **{name: _draw_charts(charts) for name, charts in panels.items()},
         "cells": number_tables.build_cells_table(comparison),
-        "made": [(title, text) for title, text in _list_facts(comparison) if text],
+        "made": [(title, fact) for title, fact in _list_facts(comparison) if fact],
         "recipe": dump(to_plain(comparison.base)).splitlines(),
     }
     sections = {
@@ -166,21 +169,23 @@ def explain_ranking(comparison: Comparison) -> str:
     sentences = [f"{format_measure(comparison)}, {direction} is better."]
     marks = [*explain_strips(columns, name_extreme(comparison))]
     sentences += [f"{'; '.join(marks)}."] if marks else []
-    verdicts = {one.verdict for standings, _ in columns for one in standings}
+    verdicts = {standing.verdict for standings, _ in columns for standing in standings}
     if verdicts & {"possible", "worse"}:
         sentences.append(
             "Worse: the difference to the first, paired by seed and corrected for all pairs of "
             "variants, excludes 0; may be best: it does not."
         )
-    if any(one.flag_kinds for one in comparison.variants):
+    if any(variant.flag_kinds for variant in comparison.variants):
         sentences.append("Under a name: how the variant differs from most others.")
     return " ".join(map(capitalize, sentences))
 
 
 def list_flags(comparison: Comparison) -> dict[str, str]:
     """Return {variant: what is unfair or missing}."""
-    found = {one.name: _describe_flags(comparison, one) for one in comparison.variants}
-    return {name: "; ".join(texts) for name, texts in found.items() if texts}
+    descriptions = {
+        variant.name: _describe_flags(comparison, variant) for variant in comparison.variants
+    }
+    return {name: "; ".join(texts) for name, texts in descriptions.items() if texts}
 
 
 def _describe_flags(comparison: Comparison, variant: Variant) -> list[str]:
@@ -202,8 +207,14 @@ def _draw_charts(panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
 def _list_baselines(comparison: Comparison) -> str:
     """Return the baselines under each condition that has some."""
-    found = {one: format_baselines(comparison, one) for one in comparison.conditions}
-    return "; ".join(f"{describe_conditions([one])}: {text}" for one, text in found.items() if text)
+    baselines = {
+        condition: format_baselines(comparison, condition) for condition in comparison.conditions
+    }
+    return "; ".join(
+        f"{describe_conditions([condition])}: {values}"
+        for condition, values in baselines.items()
+        if values
+    )
 
 
 def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -213,7 +224,7 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "seeds", ", ".join(map(str, comparison.seeds))
     direction = "higher" if comparison.better == "high" else "lower"
     yield "measure", f"{format_measure(comparison)}, {direction} is better"
-    yield "conditions", ", ".join(one.describe() for one in comparison.conditions)
+    yield "conditions", ", ".join(condition.describe() for condition in comparison.conditions)
     yield "windows", comparison.windows
     yield "baselines", _list_baselines(comparison)
     yield from ((key, _join_values(value)) for key, value in comparison.machine.items())
@@ -230,20 +241,20 @@ def _list_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 def _describe_controls(comparison: Comparison) -> str:
     """Return a sentence on what all cells of a seed have in common."""
-    text = "of each seed, the order of samples"
+    controls = "of each seed, the order of samples"
     if not any(is_below(axis.key, "data") for axis in comparison.axes):
-        text += ", the test samples"
+        controls += ", the test samples"
     if comparison.shared_weights:
         shared = f"the {comparison.shared_weights} weights that all variants have"
-        text += f" and the initial values of {shared}"
+        controls += f" and the initial values of {shared}"
     if any(cell.different_start for variant in comparison.variants for cell in variant.cells):
-        text += ", except where a cell says otherwise"
-    return text
+        controls += ", except where a cell says otherwise"
+    return controls
 
 
 def _join_values(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_join_values(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_join_values(entry)}" for key, entry in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_join_values, value))
     return str(value)
@@ -252,8 +263,8 @@ def _join_values(value: Any) -> str:
 def _mark_names(comparison: Comparison) -> Comparison:
     """Put characters around the names of variants, by which sentences set them off."""
     variants = tuple(
-        replace(one, name=f"{BEGIN}{numbers.UNPRINTABLE.sub('', one.name)}{END}")
-        for one in comparison.variants
+        replace(variant, name=f"{BEGIN}{numbers.UNPRINTABLE.sub('', variant.name)}{END}")
+        for variant in comparison.variants
     )
     return replace(comparison, variants=variants)
 

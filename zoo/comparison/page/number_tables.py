@@ -62,12 +62,15 @@ class SortableTable:
 def build_variants_table(comparison: Comparison) -> SortableTable:
     """Return a row for each variant, in the order of the first condition."""
     columns = [
-        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        {ranked.variant.name: ranked for ranked in rank_variants(comparison, condition)}
         for condition in comparison.conditions
     ]
     axes = comparison.axes if len(comparison.axes) > 1 else ()
     title = " \u00d7 ".join(axis.title for axis in comparison.axes)
-    measures = [f"{format_measure(comparison)}, {one.describe()}" for one in comparison.conditions]
+    measures = [
+        f"{format_measure(comparison)}, {condition.describe()}"
+        for condition in comparison.conditions
+    ]
     costs = ["parameters", "forward, MFLOPs", "step, ms", "memory, MiB", "backend", "seeds done"]
     rows = []
     for name, standing in columns[0].items():
@@ -77,14 +80,14 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
         row += [_build_value(comparison, column[name]) for column in columns]
         rows.append(row + _build_costs(variant))
     start = 1 + len(axes)
-    first = range(start, start + len(measures)) if comparison.better == "high" else ()
+    highest_first = range(start, start + len(measures)) if comparison.better == "high" else ()
     heads = [title, *(axis.title for axis in axes), *measures, *costs]
-    return SortableTable(heads, rows, frozenset(first))
+    return SortableTable(heads, rows, frozenset(highest_first))
 
 
 def build_text_table(table: SectionTable) -> SortableTable:
     """Return a table of texts, which are sorted as words."""
-    rows = [[_build_word(text) for text in row] for row in table.rows]
+    rows = [[_build_word(entry) for entry in row] for row in table.rows]
     return SortableTable([*table.heads], rows)
 
 
@@ -112,15 +115,15 @@ def _build_cell_row(variant: Variant, cell: ComparisonCell) -> list[TableEntry]:
     ]
 
 
-def _build_word(text: str) -> TableEntry:
-    return TableEntry(text, text)
+def _build_word(word: str) -> TableEntry:
+    return TableEntry(word, word)
 
 
 def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     """Return the mean with its interval, its difference to the first and its verdict."""
     if standing.mean is None:
-        text = "; ".join(standing.missing_reasons) or numbers.NOTHING
-        return TableEntry(text, None, "missing", classes="missing")
+        shown = "; ".join(standing.missing_reasons) or numbers.NOTHING
+        return TableEntry(shown, None, "missing", classes="missing")
     digits = count_decimals(comparison)
     verdicts: Mapping[str, str] = {
         "best": name_extreme(comparison),
@@ -132,8 +135,8 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     if standing.dropped is not None:
         verdict = name_drop(standing.dropped)
     notes = tuple(filter(None, [behind, verdict]))
-    text = format_standing(standing, digits)
-    return TableEntry(text, standing.mean.mean, "value", notes, standing.verdict)
+    shown = format_standing(standing, digits)
+    return TableEntry(shown, standing.mean.mean, "value", notes, standing.verdict)
 
 
 def _build_costs(variant: Variant) -> list[TableEntry]:

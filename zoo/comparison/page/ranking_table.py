@@ -91,14 +91,14 @@ class RankTable:
 def build_table(comparison: Comparison) -> RankTable:
     """Rank the variants under each condition; rows are in the order of the first condition."""
     columns = [
-        {one.variant.name: one for one in rank_variants(comparison, condition)}
+        {standing.variant.name: standing for standing in rank_variants(comparison, condition)}
         for condition in comparison.conditions
     ]
     scales = [choose_scale(list(column.values())) for column in columns]
-    first = [standing.variant for standing in columns[0].values()]
+    variants = [standing.variant for standing in columns[0].values()]
     groups = {
         title: [_build_row(comparison, variant, columns, scales) for variant in group]
-        for title, group in group_by_first_axis(comparison, first).items()
+        for title, group in group_by_first_axis(comparison, variants).items()
     }
     classes = ["ranks"]
     classes += ["many"] if len(comparison.variants) > MANY else []
@@ -182,13 +182,13 @@ def _build_cell(
         or notes.get(standing.verdict)
         or ("" if behind is None else numbers.format_fixed(behind, digits, sign=True))
     )
-    first = next(iter(column.values())).mean
+    first_mean = next(iter(column.values())).mean
     return RankCell(
         verdict=standing.verdict,
         tip=_describe(standing, condition, digits),
         text=numbers.format_fixed(standing.mean.mean, digits),
         note=note,
-        strip=_place_strip(standing, scale, None if first is None else first.mean),
+        strip=_place_strip(standing, scale, None if first_mean is None else first_mean.mean),
     )
 
 
@@ -211,12 +211,14 @@ def _describe(standing: Standing, condition: str, digits: int) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _place_strip(standing: Standing, scale: Scale, first: float | None) -> PlacedStrip:
+def _place_strip(standing: Standing, scale: Scale, first_mean: float | None) -> PlacedStrip:
     strip = build_strip(standing, scale)
     return PlacedStrip(
         strip=strip,
         lines=[at for at, _ in choose_ticks(scale)],
-        first=None if first is None or find_side(first, scale) else _percent(scale, first),
+        first=None
+        if first_mean is None or find_side(first_mean, scale)
+        else _percent(scale, first_mean),
         mean=None if strip.mean is None else _percent(scale, strip.mean),
         interval=strip.interval
         and (_percent(scale, strip.interval[0]), _percent(scale, strip.interval[1])),

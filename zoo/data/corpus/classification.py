@@ -37,24 +37,26 @@ def open_class_folders(path: str, streaming: bool = False) -> Mapping[str, Any] 
     if not files:
         return None
     # Two layouts, or tables next to class folders, would make the choice ambiguous.
-    others = [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
+    entries = [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]
     _refuse_both(path, "texts at SPLIT/CLASS", deep, "at CLASS", flat)
-    _refuse_both(path, "texts in class folders", files, "tables", list(filter(is_table, others)))
+    _refuse_both(path, "texts in class folders", files, "tables", list(filter(is_table, entries)))
 
     splits: dict[str, list[Path]] = {}
     for file in files:
         name = file.relative_to(folder).parts[0] if deep else "train"
         splits.setdefault(name, []).append(file)
     names = sorted({file.parent.name for file in files})
-    return {split: _build_table(own, names, streaming) for split, own in splits.items()}
+    return {
+        split: _build_table(split_files, names, streaming) for split, split_files in splits.items()
+    }
 
 
 def _refuse_both(
-    path: str, one: str, ones: Sequence[Path], other: str, others: Sequence[Path]
+    path: str, kind: str, files: Sequence[Path], other_kind: str, other_files: Sequence[Path]
 ) -> None:
-    if ones and others:
-        problem = f"contains both {one}, as {ones[0]}, and {other}, as {others[0]}"
-        raise DataError(f"{path}: {problem}; keep one kind and move the others away")
+    if files and other_files:
+        message = f"contains both {kind}, as {files[0]}, and {other_kind}, as {other_files[0]}"
+        raise DataError(f"{path}: {message}; keep one kind and move the others away")
 
 
 def _build_table(files: list[Path], names: list[str], streaming: bool) -> Any:
@@ -120,8 +122,8 @@ def encode_text(value: Any, vocabulary: CorpusVocabulary, length: int) -> NDArra
     Raises:
         ValueError: The row has no text.
     """
-    text = check_text(value)
-    tokens = vocabulary.encode_array(text)[:length] if text else ()
+    content = check_text(value)
+    tokens = vocabulary.encode_array(content)[:length] if content else ()
     if not len(tokens):
         raise ValueError("there is no text")
     return np.asarray(tokens)

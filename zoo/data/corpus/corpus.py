@@ -59,10 +59,10 @@ def read_document(path: Path) -> Document:
     """
     with guard_reading(path, partial(_describe, path)):
         # A byte order mark is not part of the text.
-        text = read_bytes(path).decode().removeprefix("\ufeff")
-    if not text:
+        content = read_bytes(path).decode().removeprefix("\ufeff")
+    if not content:
         raise DataError("empty", place=path)
-    return Document(str(path), text)
+    return Document(str(path), content)
 
 
 def _describe(path: Path, error: BaseException) -> str:
@@ -141,13 +141,15 @@ class CharacterSplit:
         return [self.val, self.test]
 
 
-def _slice_documents(documents: Sequence[Document], first: int, last: int) -> list[Document]:
+def _slice_documents(
+    documents: Sequence[Document], start_character: int, end_character: int
+) -> list[Document]:
     """Return the non-empty parts of documents between two characters of the joined text."""
     parts, start = [], 0
     for document in documents:
-        text = document.text[max(first - start, 0) : max(last - start, 0)]
-        if text:
-            parts.append(Document(document.name, text))
+        part = document.text[max(start_character - start, 0) : max(end_character - start, 0)]
+        if part:
+            parts.append(Document(document.name, part))
         start += len(document.text)
     return parts
 
@@ -222,7 +224,9 @@ class Corpus:
     def _build_vocabulary(self, splits: dict[str, list[Document]]) -> CorpusVocabulary:
         # Characters are those of all splits, but subwords are trained on train only.
         training = [document.text for document in splits["train"]]
-        return self.tokenizer.build_vocabulary([one.text for one in self.documents], training)
+        return self.tokenizer.build_vocabulary(
+            [document.text for document in self.documents], training
+        )
 
 
 def _encode(splits: dict[str, list[Document]], vocabulary: CorpusVocabulary) -> CacheEntry:
@@ -231,11 +235,13 @@ def _encode(splits: dict[str, list[Document]], vocabulary: CorpusVocabulary) -> 
     pieces = [np.array([], dtype)]
     sizes, starts = {}, {}
     for split in SPLITS:
-        own = [_encode_document(document, vocabulary).astype(dtype) for document in splits[split]]
-        lengths = [len(piece) for piece in own if len(piece)]
+        encoded = [
+            _encode_document(document, vocabulary).astype(dtype) for document in splits[split]
+        ]
+        lengths = [len(piece) for piece in encoded if len(piece)]
         sizes[split] = sum(lengths)
         starts[split] = np.cumsum([0, *lengths])[: len(lengths)].tolist()
-        pieces += own
+        pieces += encoded
     metadata = {"vocabulary": vocabulary.to_dict(), "sizes": sizes, "starts": starts}
     return CacheEntry(metadata, np.concatenate(pieces))
 

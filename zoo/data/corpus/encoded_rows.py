@@ -77,23 +77,23 @@ class EncodedRows:
             texts = [check_text(row["text"]) for row in rows]
         except ValueError as error:
             raise DataError(f"{self.title}: {error}") from None
-        texts = [text and text + self.separator for text in texts]
+        texts = [document and document + self.separator for document in texts]
 
         def encode() -> CacheEntry:
             dtype = np.min_scalar_type(max(len(self.vocabulary) - 1, 0))
-            own = [self._encode(text).astype(dtype) for text in texts]
-            return CacheEntry({"lengths": [*map(len, own)]}, np.concatenate(own))
+            arrays = [self._encode(document).astype(dtype) for document in texts]
+            return CacheEntry({"lengths": [*map(len, arrays)]}, np.concatenate(arrays))
 
         digest = hashlib.sha256(self._key.encode())
-        for text in texts:
+        for document in texts:
             # the length tells texts apart that join to the same text
-            content = text.encode(errors="surrogatepass")
+            content = document.encode(errors="surrogatepass")
             digest.update(len(content).to_bytes(8, "little") + content)
         return load_or_make(digest.hexdigest(), encode)
 
-    def _encode(self, text: str) -> NDArray[Any]:
+    def _encode(self, document: str) -> NDArray[Any]:
         try:
-            return self.vocabulary.encode_array(text)
+            return self.vocabulary.encode_array(document)
         except OptionError as error:
             raise DataError(f"{self.title}: {error}") from None
 
@@ -119,13 +119,13 @@ def encode_table(rows: EncodedRows, table: Any, workers: int, share: ProcessShar
         generator=torch.Generator(),
         worker_init_fn=WorkerStart(),
     )
-    count, last = 0, time.monotonic()
+    count, logged = 0, time.monotonic()
     for item in loader:
         if isinstance(item, DataError):
             raise item
         count += int(item)
-        if time.monotonic() > last + SECONDS:
-            last = time.monotonic()
+        if time.monotonic() > logged + SECONDS:
+            logged = time.monotonic()
             log.info(f"{rows.title}: {count:,} tokens are encoded so far")
 
 
@@ -139,26 +139,26 @@ class EncodingJobs(IterableDataset[Any]):
         # each of the workers is a process, and more threads would compete with them
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         information = get_worker_info()
-        own = self.share.rank * self.workers + (information.id if information else 0)
+        number = self.share.rank * self.workers + (information.id if information else 0)
         # `datasets` would leave shards out for other workers, and jobs divide them already
         worker._worker_info = None
         try:
-            yield from self._encode(own, self.share.world_size * self.workers)
+            yield from self._encode(number, self.share.world_size * self.workers)
         except DataError as error:
             # raised in a worker, its message would contain a traceback
             yield error
 
-    def _encode(self, own: int, total: int) -> Iterator[int]:
-        """Yield the number of tokens in each file that worker `own` of `total` has made."""
+    def _encode(self, number: int, total: int) -> Iterator[int]:
+        """Yield the number of tokens in each file that worker `number` of `total` has made."""
         shards = self.table.num_shards
         # several workers read the same shard if there are more of them, and divide its rows
         parts = -(-total // shards)
-        for job in range(own, shards * parts, total):
+        for job in range(number, shards * parts, total):
             shard, part = divmod(job, parts)
             chunks = self.rows.read_chunks(self.table.shard(shards, shard))
             for chunk in islice(chunks, part, None, parts):
                 entry = self.rows.load_entry(chunk)
                 if entry.problem is not None:
-                    remedy = "set XDG_CACHE_HOME to a folder with room, or tokenizer_workers to 0"
-                    raise DataError(f"{self.rows.title}: {entry.problem}; {remedy}")
+                    hint = "set XDG_CACHE_HOME to a folder with room, or tokenizer_workers to 0"
+                    raise DataError(f"{self.rows.title}: {entry.problem}; {hint}")
                 yield len(entry.array)

@@ -107,9 +107,9 @@ class CorpusSource(DataModule):
         self.spec = self._build_spec()
 
     def setup(self, stage: str) -> None:
-        problem = self.corpus.tokens.problem
-        if problem and not self._has_logged:
-            log.info(problem)
+        message = self.corpus.tokens.problem
+        if message and not self._has_logged:
+            log.info(message)
         self._has_logged = True
 
     def count_samples(self, split: str) -> int:
@@ -203,8 +203,8 @@ def _read_windows(
         if errors:
             yield FileBatch((), None, errors)
             continue
-        for first in range(0, len(dataset), size):
-            keys = range(first, min(first + size, len(dataset)))
+        for start in range(0, len(dataset), size):
+            keys = range(start, min(start + size, len(dataset)))
             yield FileBatch((path,), dataset.__getitems__(keys), {})
 
 

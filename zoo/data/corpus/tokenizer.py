@@ -122,10 +122,10 @@ class Words:
         return np.array(self.encode(text), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        words = text.split()
-        unknown = dict.fromkeys(word for word in words if word not in self._token_of)
+        symbols = text.split()
+        unknown = dict.fromkeys(word for word in symbols if word not in self._token_of)
         _refuse([repr(word[:MAX_WORD]) for word in unknown], f"{len(self)} words")
-        return [self._token_of[word] for word in words]
+        return [self._token_of[word] for word in symbols]
 
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(self.words[token] for token in tokens)
@@ -171,8 +171,8 @@ class Subwords:
             if is_byte_level and token not in added:
                 lengths[token] = len(piece)
             else:
-                text = piece if token in added else self.decode([token])
-                lengths[token] = len(text.encode())
+                decoded = piece if token in added else self.decode([token])
+                lengths[token] = len(decoded.encode())
         return lengths
 
     @cached_property
@@ -189,7 +189,7 @@ class Subwords:
 
         content = json.loads(self.json)
         steps = content.get("pre_tokenizer") or {}
-        kinds = {one.get("type") for one in (steps, *steps.get("pretokenizers", ()))}
+        kinds = {step.get("type") for step in (steps, *steps.get("pretokenizers", ()))}
         is_whole = "ByteLevel" in kinds and not content.get("normalizer")
         return is_whole and self.tokenizer.get_vocab().keys() >= {*ByteLevel.alphabet()}
 
@@ -207,18 +207,18 @@ class Subwords:
         return tokens
 
     def _find_unknown(
-        self, text: str, tokens: NDArray[Any], offsets: list[tuple[int, int]]
+        self, document: str, tokens: NDArray[Any], offsets: list[tuple[int, int]]
     ) -> NDArray[Any]:
         """Return positions of characters, except white space, that no known token covers."""
         # Count the spans over each character by a cumulative sum of starts and ends.
         spans = np.array(offsets, np.int64).reshape(-1, 2)
         if self._unknown_token is not None:
             spans = spans[tokens != self._unknown_token]
-        steps = np.zeros(len(text) + 1, np.int64)
+        steps = np.zeros(len(document) + 1, np.int64)
         np.add.at(steps, spans[:, 0], 1)
         np.add.at(steps, spans[:, 1], -1)
         uncovered = np.flatnonzero(steps.cumsum()[:-1] == 0)
-        return np.array([at for at in uncovered if not text[at].isspace()], np.int64)
+        return np.array([at for at in uncovered if not document[at].isspace()], np.int64)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_array(text).tolist()
@@ -275,24 +275,24 @@ def vocabulary_from_dict(data: Mapping[str, str]) -> CorpusVocabulary:
     raise OptionError("vocabulary", f"no kind of vocabulary is called {data.get('kind')!r}")
 
 
-def _code_points(text: str) -> NDArray[Any]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+def _code_points(string: str) -> NDArray[Any]:
+    return np.frombuffer(string.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-def _encode_utf8(text: str) -> bytes:
+def _encode_utf8(string: str) -> bytes:
     try:
-        return text.encode()
+        return string.encode()
     except UnicodeEncodeError as error:
         # Half of a surrogate pair, from a command line that is not UTF-8.
-        _refuse_characters(text, [error.start], "UTF-8")
+        _refuse_characters(string, [error.start], "UTF-8")
         raise
 
 
-def _refuse_characters(text: str, positions: Iterable[int], vocabulary: str) -> None:
-    first: dict[str, int] = {}
+def _refuse_characters(string: str, positions: Iterable[int], vocabulary: str) -> None:
+    places: dict[str, int] = {}
     for at in positions:
-        first.setdefault(text[at], int(at))
-    _refuse([f"{symbol!r} at position {at}" for symbol, at in first.items()], vocabulary)
+        places.setdefault(string[at], int(at))
+    _refuse([f"{symbol!r} at position {at}" for symbol, at in places.items()], vocabulary)
 
 
 def _refuse(unknown: Sequence[str], vocabulary: str) -> None:
@@ -315,11 +315,11 @@ class TokenizerOptions:
     def __post_init__(self) -> None:
         for key, value in (("tokenizer", self.tokenizer), ("vocabulary", self.vocabulary)):
             if self.kind != "subword" and value is not None:
-                problem = f"tokens are {self.kind}s, which need no {key}"
-                raise OptionError(key, f"{problem}; set tokens to subword or leave it out")
+                message = f"tokens are {self.kind}s, which need no {key}"
+                raise OptionError(key, f"{message}; set tokens to subword or leave it out")
         if self.kind == "subword" and self.tokenizer is None and self.vocabulary is None:
-            problem = "missing; set the number of subwords to train, at least 256"
-            raise OptionError("vocabulary", problem)
+            message = "missing; set the number of subwords to train, at least 256"
+            raise OptionError("vocabulary", message)
 
     def build_vocabulary(self, texts: Sequence[str], training: Sequence[str]) -> CorpusVocabulary:
         """Return the vocabulary for texts; train it on `training` if none is loaded.
@@ -337,8 +337,8 @@ class TokenizerOptions:
             assert self.vocabulary is not None
             subwords, origin = train_bpe(training, self.vocabulary), "the training text gives"
         if self.vocabulary not in (None, len(subwords)):
-            problem = f"expected {self.vocabulary} subwords, {origin} {len(subwords)}"
-            raise OptionError("vocabulary", problem)
+            message = f"expected {self.vocabulary} subwords, {origin} {len(subwords)}"
+            raise OptionError("vocabulary", message)
         return subwords
 
     def cache_key(self) -> list[str | int | None]:
@@ -360,8 +360,8 @@ def parse_tokenizer(text: str) -> Tokenizer:
         tokenizer = Tokenizer.from_str(text)
         numbers = tokenizer.get_vocab().values()
     if max(numbers, default=0) > MAX_GAP * len(numbers) + 2**16:
-        problem = f"its {len(numbers):,} tokens are numbered up to {max(numbers):,}"
-        raise DataError(f"{NOT_A_TOKENIZER}: {problem}")
+        message = f"its {len(numbers):,} tokens are numbered up to {max(numbers):,}"
+        raise DataError(f"{NOT_A_TOKENIZER}: {message}")
     return tokenizer
 
 
@@ -379,17 +379,17 @@ def load_tokenizer(name: str) -> Subwords:
             return Subwords(Tokenizer.from_pretrained(name.removeprefix(HUB)).to_str())
     path = Path(name).expanduser()
     with guard_reading(name, partial(_describe_file, path)):
-        text = read_bytes(path).decode()
+        content = read_bytes(path).decode()
     try:
-        return Subwords(parse_tokenizer(text).to_str())
+        return Subwords(parse_tokenizer(content).to_str())
     except DataError as error:
         raise DataError(error.problem, place=name) from None
 
 
 def _describe_download(error: BaseException) -> str:
     """Return why a tokenizer could not be downloaded, and a remedy."""
-    remedy = "is its name right, and is there a network? Else name a file tokenizer.json"
-    return f"the tokenizer could not be downloaded: {describe_cause(error)}; {remedy}"
+    hint = "is its name right, and is there a network? Else name a file tokenizer.json"
+    return f"the tokenizer could not be downloaded: {describe_cause(error)}; {hint}"
 
 
 def _describe_file(path: Path, error: BaseException) -> str:

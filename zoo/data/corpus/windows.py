@@ -60,26 +60,28 @@ class Packing:
         """
         # The row, the offset and the token of each token that is not in a window yet.
         held = np.empty((3, 0), np.int64)
-        last = held
-        for number, text in enumerate(texts):
+        window = held
+        for number, row in enumerate(texts):
             if number < first.row:
                 continue
-            held = np.concatenate([held, self._encode_row(number, text, first)], axis=1)
+            held = np.concatenate([held, self._encode_row(number, row, first)], axis=1)
             for end in range(self.length, held.shape[1], self.length):
-                last = held[:, end - self.length : end + 1]
-                yield self._build_window(last, self.length)
+                window = held[:, end - self.length : end + 1]
+                yield self._build_window(window, self.length)
             # The last token of the last window is the first input of the next one.
             if held.size:
                 held = held[:, (held.shape[1] - 1) // self.length * self.length :]
 
-        rest = held.shape[1] - 1
-        if self.keep_rest and rest > 0 and last.size:
-            yield self._build_window(np.concatenate([last[:, rest:-1], held], axis=1), rest)
+        remainder = held.shape[1] - 1
+        if self.keep_rest and remainder > 0 and window.size:
+            yield self._build_window(
+                np.concatenate([window[:, remainder:-1], held], axis=1), remainder
+            )
 
-    def _encode_row(self, number: int, text: Any, first: Cursor) -> NDArray[Any]:
-        tokens = self.encode(number, text).astype(np.int64)
+    def _encode_row(self, number: int, content: Any, start: Cursor) -> NDArray[Any]:
+        tokens = self.encode(number, content).astype(np.int64)
         row = np.stack([np.full_like(tokens, number), np.arange(len(tokens)), tokens])
-        return row[:, first.offset :] if number == first.row else row
+        return row[:, start.offset :] if number == start.row else row
 
     def _build_window(self, held: NDArray[Any], num_targets: int) -> Window:
         end = Cursor(int(held[ROW, -1]), int(held[OFFSET, -1]))
@@ -132,25 +134,25 @@ class WindowOptions:
 
     def __post_init__(self) -> None:
         if self.stride is not None and self.stride > self.length:
-            problem = f"{self.stride} is more than the length {self.length}"
-            raise OptionError("stride", f"{problem}: some targets would be skipped")
+            message = f"{self.stride} is more than the length {self.length}"
+            raise OptionError("stride", f"{message}: some targets would be skipped")
         if not self.streams:
             return
         if self.stride is not None:
-            problem = "windows of streams follow each other, so they cannot overlap; leave it out"
-            raise OptionError("stride", problem)
+            message = "windows of streams follow each other, so they cannot overlap; leave it out"
+            raise OptionError("stride", message)
         if self.windows == "random":
-            problem = "windows of streams follow each other; set it to contiguous"
-            raise OptionError("windows", problem)
+            message = "windows of streams follow each other; set it to contiguous"
+            raise OptionError("windows", message)
         if self.documents:
-            problem = "streams cannot tell documents of different windows apart; leave one out"
-            raise OptionError("documents", problem)
+            message = "streams cannot tell documents of different windows apart; leave one out"
+            raise OptionError("documents", message)
 
     def describe(self) -> str:
         """Return a description of the windows of an evaluation."""
         if self.streams:
-            rest = "a remainder that does not fill a step is left out"
-            return f"each continues the one before, for models with memory; {rest}"
+            remainder = "a remainder that does not fill a step is left out"
+            return f"each continues the one before, for models with memory; {remainder}"
         if self.stride is None or self.stride == self.length:
             return "side by side"
         return f"sliding by {self.stride}, the last {self.stride} tokens of each are targets"
@@ -169,9 +171,9 @@ class WindowOptions:
         rows = self.count_rows(split, world_size) if self.streams else 1
         needed = rows * self.length + 1
         if size < needed:
-            what = f"{rows} streams" if self.streams else "a window"
-            problem = f"{what} of {self.length} needs {needed} tokens, {split} has {size}"
-            raise OptionError("length", problem)
+            unit = f"{rows} streams" if self.streams else "a window"
+            message = f"{unit} of {self.length} needs {needed} tokens, {split} has {size}"
+            raise OptionError("length", message)
         if self.streams:
             return continue_windows(self.length, size, rows)
         if split == "train":
@@ -247,8 +249,8 @@ def build_batch(
     batch = TextBatch(torch.from_numpy(tokens[:, :-1]), torch.from_numpy(targets))
     # Document numbers count from 0 in each window.
     if documents is not None:
-        own = documents[:, :-1] - documents[:, :1]
-        batch = batch._replace(documents=torch.from_numpy(own))
+        numbers = documents[:, :-1] - documents[:, :1]
+        batch = batch._replace(documents=torch.from_numpy(numbers))
     if lengths is not None:
         target_bytes = np.where(is_target, lengths[targets.clip(0)], 0)
         batch = batch._replace(target_bytes=torch.from_numpy(target_bytes))

@@ -156,13 +156,13 @@ def scatter_statements(
         drawn[0] = drawn[0][size * count - filler :]
 
     places = np.sort(rng.integers(count + 1, size=len(statements))).tolist()
-    text: list[int] = []
+    tokens: list[int] = []
     for place, sentence in enumerate([*drawn, []]):
-        for statement, own in zip(statements, places, strict=True):
-            if own == place:
-                text += statement
-        text += sentence
-    return text
+        for statement, position in zip(statements, places, strict=True):
+            if position == place:
+                tokens += statement
+        tokens += sentence
+    return tokens
 
 
 def append_answer(

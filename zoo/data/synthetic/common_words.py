@@ -38,29 +38,29 @@ class CommonWords(SyntheticTask):
         **options: Unpack[SyntheticOptions],
     ) -> None:
         if other_repeats >= common_repeats:
-            problem = f"other words would occur as often, {other_repeats} times"
-            raise OptionError("common_repeats", f"{problem}; write {other_repeats + 1} or more")
+            message = f"other words would occur as often, {other_repeats} times"
+            raise OptionError("common_repeats", f"{message}; write {other_repeats + 1} or more")
         # The list, the question mark and the answer, whose last word is only a target.
         taken = common * common_repeats + common
         if length < taken:
-            problem = f"{common} words {common_repeats} times, with the answer, take {taken}"
-            raise OptionError("length", f"{problem}; write that or more")
-        others = -(-(length - taken) // other_repeats)
-        if common + others > words:
-            problem = f"a list of {length} has {common + others} different words, not {words}"
-            raise OptionError("words", f"{problem}; write that or more, or a shorter length")
+            message = f"{common} words {common_repeats} times, with the answer, take {taken}"
+            raise OptionError("length", f"{message}; write that or more")
+        fillers = -(-(length - taken) // other_repeats)
+        if common + fillers > words:
+            message = f"a list of {length} has {common + fillers} different words, not {words}"
+            raise OptionError("words", f"{message}; write that or more, or a shorter length")
 
         names = [f"w{number}" for number in range(words)]
         spec = TextSpec(length, Words((*names, "?")), targets="answers")
         super().__init__(seed, spec, **options)
-        self.words, self.common, self.others = words, common, others
+        self.words, self.common, self.others = words, common, fillers
         self.filler = length - taken
         self.common_repeats, self.other_repeats = common_repeats, other_repeats
 
     def draw_example(self, rng: np.random.Generator) -> Example:
         # The first of the drawn words are common; the filler is cut in its last word.
         drawn = rng.choice(self.words, self.common + self.others, replace=False)
-        common, others = drawn[: self.common], drawn[self.common :]
-        filler = np.repeat(others, self.other_repeats)[: self.filler]
+        common, fillers = drawn[: self.common], drawn[self.common :]
+        filler = np.repeat(fillers, self.other_repeats)[: self.filler]
         listed = rng.permutation([*np.repeat(common, self.common_repeats), *filler])
         return append_answer(np.array([*listed, self.words]), np.sort(common))

@@ -67,19 +67,19 @@ class Counting(SyntheticTask):
         steps = rng.integers(self.least, self.steps + 1)
         statements = rng.choice(len(weights), steps, p=weights / weights.sum())
 
-        values, words = [0] * count, []
+        values, program = [0] * count, []
         for statement in statements.tolist():
             # The kind is -1 for pass, 0 for set and 1 for increment.
             kind, variable = divmod(statement - 1, count)
             if kind < 0 or (kind == 1 and values[variable] == MAX_VALUE):
-                words += PASS
+                program += PASS
             elif kind == 0:
                 values[variable] = 0
-                words += SET[variable]
+                program += SET[variable]
             else:
                 values[variable] += 1
-                words += INCREMENT[variable]
+                program += INCREMENT[variable]
 
         printed = int(rng.integers(count))
-        question = np.array([*words, *WORDS.encode(f"print {NAMES[printed]}")])
+        question = np.array([*program, *WORDS.encode(f"print {NAMES[printed]}")])
         return append_answer(question, np.array(WORDS.encode(str(values[printed]))))

@@ -54,8 +54,8 @@ class IrregularSeries(SyntheticTask):
         if self.is_order and least < len(EVENTS):
             raise OptionError("least", f"{least} points cannot have {len(EVENTS)} events; write 2")
         if not self.is_order and shortest >= longest:
-            problem = f"{shortest:g} is not less than longest, {longest:g}"
-            raise OptionError("shortest", problem)
+            message = f"{shortest:g} is not less than longest, {longest:g}"
+            raise OptionError("shortest", message)
         if self.is_order:
             spec = PointSpec(3, 1, points, len(EVENTS), names=EVENTS)
         else:

@@ -59,12 +59,12 @@ class MarkerOffset(SyntheticTask):
         for epoch, index in split_keys(keys):
             rng = np.random.default_rng([*seed, epoch, index])
             size = int(rng.integers(self.least, self.length + 1))
-            text = rng.integers(len(LETTERS), size=size)
+            letters = rng.integers(len(LETTERS), size=size)
             # The marker must be at least `offset` letters before the end.
             position = int(rng.integers(size - self.offset))
-            text[position] = MARKER
-            texts.append(text)
-            labels.append(int(text[position + self.offset]))
+            letters[position] = MARKER
+            texts.append(letters)
+            labels.append(int(letters[position + self.offset]))
         return pad_tokens(texts), torch.tensor(labels)
 
     def read_files(self, paths: Sequence[Path], spec: DataSpec) -> Iterator[FileBatch]:

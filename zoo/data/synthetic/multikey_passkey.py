@@ -65,7 +65,7 @@ class MultikeyPasskey(SyntheticTask):
             digits = " ".join(map(str, key))
             statements.append(WORDS.encode(f"the key of {NAMES[name]} is {digits} ."))
 
-        text = scatter_statements(rng, statements, SENTENCES, self.filler)
+        tokens = scatter_statements(rng, statements, SENTENCES, self.filler)
         # Names are drawn in random order, so the first one is a random choice.
-        text += WORDS.encode(f"what is the key of {NAMES[names[0]]} ?")
-        return append_answer(np.array(text), keys[0])
+        tokens += WORDS.encode(f"what is the key of {NAMES[names[0]]} ?")
+        return append_answer(np.array(tokens), keys[0])

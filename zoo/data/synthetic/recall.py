@@ -51,8 +51,8 @@ class Recall(SyntheticTask):
         self.steps, self.pairs, self.keys, self.values = steps, pairs, keys, values
 
     def draw_example(self, rng: np.random.Generator) -> Example:
-        own = rng.choice(self.keys, self.pairs, replace=False)
-        keys = rng.choice(own, self.steps)
+        choices = rng.choice(self.keys, self.pairs, replace=False)
+        keys = rng.choice(choices, self.steps)
         values = self.keys + rng.integers(self.values, size=self.steps)
         # Values are numbered after the keys. Only repeated keys have targets.
         bound: dict[int, int] = {}

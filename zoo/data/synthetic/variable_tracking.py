@@ -50,8 +50,8 @@ class VariableTracking(SyntheticTask):
         **options: Unpack[SyntheticOptions],
     ) -> None:
         if chains * (hops + 1) > len(NAMES):
-            problem = f"{chains} chains of {hops} hops take more than {len(NAMES)} variables"
-            raise OptionError("hops", f"{problem}; write less of either")
+            message = f"{chains} chains of {hops} hops take more than {len(NAMES)} variables"
+            raise OptionError("hops", f"{message}; write less of either")
         # `var x = 4 7 1 9 2 .`, `var y = x .` for each hop, and `var = 4 7 1 9 2 ?`
         statements = chains * (4 + DIGITS + 5 * hops)
         # The last name of the answer is only a target.
@@ -74,10 +74,10 @@ class VariableTracking(SyntheticTask):
 
         # Shuffling the numbers of chains keeps the order of assignments within each.
         order = rng.permutation(np.repeat(np.arange(self.chains), self.hops + 1))
-        each = [iter(chain) for chain in chains]
-        statements = [WORDS.encode(next(each[chain])) for chain in order.tolist()]
-        text = scatter_statements(rng, statements, SENTENCES, self.filler)
+        assignments = [iter(chain) for chain in chains]
+        statements = [WORDS.encode(next(assignments[chain])) for chain in order.tolist()]
+        tokens = scatter_statements(rng, statements, SENTENCES, self.filler)
         digits = " ".join(f"{values[0]:0{DIGITS}}")
-        text += WORDS.encode(f"var = {digits} ?")
+        tokens += WORDS.encode(f"var = {digits} ?")
         answer = WORDS.encode(" ".join(NAMES[number] for number in numbers[0]))
-        return append_answer(np.array(text), np.array(answer))
+        return append_answer(np.array(tokens), np.array(answer))

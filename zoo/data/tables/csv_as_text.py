@@ -31,9 +31,9 @@ class WidthError(ValueError):
 def _check_width(chunk: pd.DataFrame, separator: str) -> None:
     """Raise WidthError where pandas took the first cells of rows for their names."""
     if not isinstance(chunk.index, pd.RangeIndex):
-        problem = f"rows have {chunk.index.nlevels + len(chunk.columns)} cells"
-        remedy = f"put text with {separator!r} in it in double quotes"
-        raise WidthError(f"{problem}, and the header has {len(chunk.columns)}; {remedy}")
+        message = f"rows have {chunk.index.nlevels + len(chunk.columns)} cells"
+        hint = f"put text with {separator!r} in it in double quotes"
+        raise WidthError(f"{message}, and the header has {len(chunk.columns)}; {hint}")
 
 
 def become_text(builder: Csv) -> None:
@@ -62,15 +62,15 @@ class TextCsv(Csv):  # type: ignore[misc]
                             yield Key(number, at), self._cast_table(self._clear_empty(table))
                 # the file is one of many, and the message is shown without its cause
                 except UnicodeDecodeError as error:
-                    problem = f"{error.reason} at byte {error.start}"
+                    message = f"{error.reason} at byte {error.start}"
                     name = Path(str(file)).name
-                    raise ValueError(f"{name} is not UTF-8, {problem}; save it as UTF-8") from None
+                    raise ValueError(f"{name} is not UTF-8, {message}; save it as UTF-8") from None
                 except (pd.errors.ParserError, WidthError) as error:
                     with open(file, "rb") as content:
                         header = content.readline().decode(errors="replace").strip()
                     names = header.split(self.config.sep or ",")
-                    problem = f"{Path(str(file)).name}: {describe_cause(error)}"
-                    raise ValueError(f"{problem}{explain_separator(names)}") from None
+                    message = f"{Path(str(file)).name}: {describe_cause(error)}"
+                    raise ValueError(f"{message}{explain_separator(names)}") from None
 
     def _clear_empty(self, table: Any) -> Any:
         """Return a table without values in empty cells of columns that are declared as no text."""

@@ -48,8 +48,8 @@ def check_classes(classes: int | Sequence[str]) -> None:
         listed = f" ({', '.join(names)})" if names else ""
         raise OptionError("classes", f"{count}{listed}, expected at least {MIN_CLASSES}")
     if count > MAX_CLASSES:
-        problem = f"{count:,} names, counts and outputs of a model do not fit into memory"
-        raise OptionError("classes", f"{problem}, expected at most {MAX_CLASSES:,}")
+        message = f"{count:,} names, counts and outputs of a model do not fit into memory"
+        raise OptionError("classes", f"{message}, expected at most {MAX_CLASSES:,}")
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise OptionError("classes", f"{', '.join(repeated)} is named twice; name each class once")
@@ -71,20 +71,20 @@ def list_classes(table: Any, streaming: bool) -> tuple[str, ...]:
         return declared
     # Strings are collected from all rows, which a stream cannot do before training.
     if streaming and kind in (None, *TEXT_TYPES):
-        problem = "a stream does not determine the names of classes; list them as data.classes"
+        message = "a stream does not determine the names of classes; list them as data.classes"
     elif kind == "null":
-        problem = "no row has a label; list the names of classes as data.classes"
+        message = "no row has a label; list the names of classes as data.classes"
     elif kind == "bool":
         return ("false", "true")
     elif kind not in TEXT_TYPES:
         is_number = str(kind).startswith(("int", "uint", "float"))
-        problem = f"the labels are {'plain numbers' if is_number else kind}"
-        problem += "; set the number of classes, or list their names"
+        message = f"the labels are {'plain numbers' if is_number else kind}"
+        message += "; set the number of classes, or list their names"
     else:
         names = sorted({label for label in table["label"] if label})
         _check_spellings(names)
         return tuple(names)
-    raise OptionError("classes", problem)
+    raise OptionError("classes", message)
 
 
 def _check_spellings(names: Sequence[str]) -> None:
@@ -93,8 +93,8 @@ def _check_spellings(names: Sequence[str]) -> None:
     for name in names:
         number = read_number(name)
         if number is not None and spelled.setdefault(number, name) != name:
-            problem = f"{spelled[number]} and {name} are one number; list the names of classes"
-            raise OptionError("classes", problem)
+            message = f"{spelled[number]} and {name} are one number; list the names of classes"
+            raise OptionError("classes", message)
 
 
 def map_classes(
@@ -138,8 +138,8 @@ def spell_label(value: Any) -> str:
 
 def read_number(label: str) -> int | None:
     """Return the whole number that a label is; None for text, such as 007."""
-    found = WHOLE_NUMBER.fullmatch(label)
-    return None if found is None else int(found[1])
+    match = WHOLE_NUMBER.fullmatch(label)
+    return None if match is None else int(match[1])
 
 
 def read_label(

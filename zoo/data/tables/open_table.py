@@ -78,8 +78,8 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
             if not streaming:
                 _check_headers(shard)
     if files is None and Path(name, "state.json").is_file():
-        remedy = "write it as Parquet, with to_parquet of each split"
-        raise DataError(f"was written by save_to_disk; {remedy}", place=path)
+        hint = "write it as Parquet, with to_parquet of each split"
+        raise DataError(f"was written by save_to_disk; {hint}", place=path)
     options = _verify_checksums() if _is_parquet(name, files) else {}
     if files is not None and _find_format(files["train"][0]) == ".tsv":
         options["sep"] = "\t"
@@ -89,8 +89,10 @@ def open_tables(path: str, streaming: bool = False) -> Mapping[str, Any]:
             return dict(builder.as_streaming_dataset())
         # `datasets` keeps what it has read by the names and times of files, which a copy or an
         # archive may give to others.
-        given = [] if path.startswith(HUB) else [f"{builder.cache_dir}-{_digest_sources(builder)}"]
-        builder.download_and_prepare(*given)
+        arguments = (
+            [] if path.startswith(HUB) else [f"{builder.cache_dir}-{_digest_sources(builder)}"]
+        )
+        builder.download_and_prepare(*arguments)
         tables = dict(builder.as_dataset())
         for table in tables.values():
             # JSON is not checked when it is read; text that is not UTF-8 would fail at a later use.
@@ -129,8 +131,8 @@ def _digest_sources(builder: Any) -> str:
         for file in files:
             # A file may be within an archive, or elsewhere.
             with suppress(OSError, ValueError):
-                found = os.stat(file)
-                times = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+                status = os.stat(file)
+                times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
                 digest.update(f"{file}\0{times}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
@@ -166,21 +168,21 @@ def _describe(path: str, error: BaseException) -> str:
             return "its name is not UTF-8; rename it"
         return f"the name of {origin.object} is not UTF-8; rename the file"
     if isinstance(origin, UnicodeDecodeError):
-        problem = f"{origin.reason} at byte {origin.start}"
-        return f"cannot be read: it is not UTF-8, {problem}; save it as UTF-8"
+        fault = f"{origin.reason} at byte {origin.start}"
+        return f"cannot be read: it is not UTF-8, {fault}; save it as UTF-8"
     cause = str(origin) or type(origin).__name__
     if NO_CONFIGURATION in cause:
         names = " ".join(cause.strip().splitlines()[1:2])[:MAX_CAUSE]
         return f"has several configurations, name one as {path}:CONFIGURATION; {names}"
     if isinstance(origin, CastError):
-        before, found = origin.requested_column_names, origin.table_column_names
-        hint = explain_separator(before) or explain_separator(found)
-        columns = f"the columns {', '.join(found)}, and one before it {', '.join(before)}"
+        before, present = origin.requested_column_names, origin.table_column_names
+        hint = explain_separator(before) or explain_separator(present)
+        columns = f"the columns {', '.join(present)}, and one before it {', '.join(before)}"
         return f"one of its files has {columns}{hint}"
-    if any(words in cause for words in NO_ROWS):
+    if any(phrase in cause for phrase in NO_ROWS):
         return "is empty, or one of its files is"
-    remedy = HUB_REMEDY if path.startswith(HUB) else ""
-    return f"{describe_damage(origin)}{remedy}"
+    advice = HUB_REMEDY if path.startswith(HUB) else ""
+    return f"{describe_damage(origin)}{advice}"
 
 
 def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], path: str) -> Any:
@@ -193,20 +195,20 @@ def select_split(tables: Mapping[str, Any], name: str, columns: Iterable[str], p
         raise DataError(f"no split {name}; there are {', '.join(tables)}", place=path)
     table = tables[name]
     # The columns of a stream may be known only from its first row.
-    known: Mapping[str, Any] = table.features or next(iterate_rows(table, path), {})
-    if not known:
+    features: Mapping[str, Any] = table.features or next(iterate_rows(table, path), {})
+    if not features:
         raise DataError(f"{name} is empty", place=path)
     for column in columns:
-        if column not in known:
-            listed = f"{', '.join(known)}{explain_separator([*known])}"
+        if column not in features:
+            listed = f"{', '.join(features)}{explain_separator([*features])}"
             raise DataError(f"no column {column} in {name}; there are {listed}", place=path)
     return table
 
 
 def rename_columns(table: Any, columns: Mapping[str, str], keep: Iterable[str] = ()) -> Any:
     """Return a table with renamed columns, {old name: new name}, and those of `keep` it has."""
-    kept = [column for column in keep if column in table.features]
-    table = table.select_columns([*columns, *kept])
+    extra = [column for column in keep if column in table.features]
+    table = table.select_columns([*columns, *extra])
     return table.rename_columns({old: new for old, new in columns.items() if old != new})
 
 
@@ -254,11 +256,11 @@ def iterate_texts(table: Iterable[Any], separator: str, title: str) -> Iterator[
     for number, row in enumerate(iterate_rows(table, title)):
         name = f"{title}, row {number}"
         try:
-            text = check_text(row["text"])
+            content = check_text(row["text"])
         except ValueError as error:
             raise DataError(f"{name}: {error}") from None
-        if text:
-            yield name, text + separator
+        if content:
+            yield name, content + separator
 
 
 def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
@@ -276,17 +278,17 @@ def find_files(path: str) -> tuple[str, dict[str, list[str]] | None]:
         return expanded, None
     files = [expanded] if os.path.exists(expanded) else sorted(glob.glob(expanded, recursive=True))
     if not files:
-        problem = "no file matches" if glob.has_magic(path) else describe_absence(expanded)
-        raise DataError(problem, place=path)
+        message = "no file matches" if glob.has_magic(path) else describe_absence(expanded)
+        raise DataError(message, place=path)
     # a FIFO without a writer would let `datasets` wait for ever
     for file in files:
         if not os.path.isfile(file):
             raise DataError("it is a folder, a FIFO or a device, not a file", place=file)
     formats = {_find_format(file) for file in files}
     if len(formats) > 1 or not formats <= BUILDERS.keys():
-        found = ", ".join(sorted(formats))
+        listed = ", ".join(sorted(formats))
         expected = f"one of {', '.join(BUILDERS)}, or a folder"
-        raise DataError(f"files of {found}; expected {expected}", place=path)
+        raise DataError(f"files of {listed}; expected {expected}", place=path)
     return BUILDERS[formats.pop()], {"train": files}
 
 
@@ -331,8 +333,8 @@ def _check_complete(shard: Path) -> None:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - len(END_OF_TAR)))
         if file.read() != END_OF_TAR:
-            remedy = "a tar archive ends with two empty blocks; write or download it again"
-            raise DataError(f"{shard}: the file is truncated, {remedy}")
+            hint = "a tar archive ends with two empty blocks; write or download it again"
+            raise DataError(f"{shard}: the file is truncated, {hint}")
 
 
 def _check_headers(shard: Path) -> None:
@@ -355,8 +357,8 @@ def _check_headers(shard: Path) -> None:
             end = 0
         file.seek(end)
         if any(file.read(tarfile.BLOCKSIZE)):
-            remedy = "write or download the archive again"
-            raise DataError(f"{shard}: the header at byte {end:,} is damaged; {remedy}")
+            hint = "write or download the archive again"
+            raise DataError(f"{shard}: the header at byte {end:,} is damaged; {hint}")
 
 
 @dataclass(frozen=True)
@@ -389,11 +391,11 @@ class SplitOptions:
             OptionError: A split is a fraction, or there are several workers.
         """
         if self.is_drawn:
-            problem = "a stream cannot be split by fractions; name a split for each of val and test"
-            raise OptionError("stream", problem)
+            message = "a stream cannot be split by fractions; name a split for each of val and test"
+            raise OptionError("stream", message)
         if workers > 1:
-            problem = "the order of a stream would depend on their number; set it to 0 or 1"
-            raise OptionError("workers", problem)
+            message = "the order of a stream would depend on their number; set it to 0 or 1"
+            raise OptionError("workers", message)
 
     def find_table(self, split: str) -> str:
         """Return the name of the table that contains a split."""

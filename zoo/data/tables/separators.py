@@ -12,8 +12,8 @@ def explain_separator(columns: Sequence[str]) -> str:
     """Return what seems to separate the names of a header that is read as one column, if any."""
     if len(columns) != 1:
         return ""
-    found = [name for separator, name in SEPARATORS.items() if separator in columns[0]]
-    if not found:
+    separators = [name for separator, name in SEPARATORS.items() if separator in columns[0]]
+    if not separators:
         return ""
-    remedy = "zoo reads commas in .csv and tabs in .tsv files; write it again with those"
-    return f"; its columns seem to be separated by {found[0]}, and {remedy}"
+    hint = "zoo reads commas in .csv and tabs in .tsv files; write it again with those"
+    return f"; its columns seem to be separated by {separators[0]}, and {hint}"

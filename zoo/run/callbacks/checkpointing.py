@@ -135,7 +135,7 @@ class Checkpoints(L.Callback):
         )
         checkpoint["loader"] = trainer.train_dataloader.state_dict()  # type: ignore[union-attr]
         checkpoint["best_metric"] = self.best
-        checkpoint["kept"] = [list(kept) for kept in self.kept]
+        checkpoint["kept"] = [list(entry) for entry in self.kept]
         checkpoint["is_validation_due"] = self.is_validation_due
         if self._is_validating:
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
@@ -149,8 +149,10 @@ class Checkpoints(L.Callback):
             # without an intact `best` the next validated checkpoint is the best
             has_best = checkpoints.is_intact(self.folder / "best.ckpt")
             self.best = checkpoint["best_metric"] if has_best else None
-            kept = [KeptCheckpoint(*one) for one in checkpoint.get("kept", ())]
-            self.kept = [one for one in kept if checkpoints.is_intact(self._find_path(one.name))]
+            listed = [KeptCheckpoint(*entry) for entry in checkpoint.get("kept", ())]
+            self.kept = [
+                entry for entry in listed if checkpoints.is_intact(self._find_path(entry.name))
+            ]
             self._resumed = checkpoint
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
@@ -263,8 +265,11 @@ class Checkpoints(L.Callback):
             self.best = value
 
         candidate = KeptCheckpoint(step, value)
-        others = [one for one in self.kept if one.step != step]
-        ranked = sorted([*others, candidate], key=lambda one: (-self.sign * one.value, -one.step))
+        other_checkpoints = [entry for entry in self.kept if entry.step != step]
+        ranked = sorted(
+            [*other_checkpoints, candidate],
+            key=lambda entry: (-self.sign * entry.value, -entry.step),
+        )
         self.kept = ranked[: self.recipe.trainer.save_top_k or 0]
         if candidate in self.kept:
             self.save(trainer, candidate.name)
@@ -275,9 +280,9 @@ class Checkpoints(L.Callback):
         """Remove checkpoints that are kept no more, once a newer checkpoint does not list them."""
         if self.recipe.trainer.save_top_k is None:
             return
-        kept = {self._find_path(one.name) for one in self.kept}
+        kept_paths = {self._find_path(entry.name) for entry in self.kept}
         for path in sorted(self.folder.glob("step-*.ckpt")):
-            if path not in kept:
+            if path not in kept_paths:
                 trainer.strategy.remove_checkpoint(path)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -339,16 +344,16 @@ def _begin_next_epoch(trainer: L.Trainer) -> None:
     many and take other samples. This is what it does where epochs limit training.
     """
     loop = trainer.fit_loop
-    for one in (loop, loop.epoch_loop, loop.epoch_loop.val_loop):
-        one._restarting = False
+    for nested_loop in (loop, loop.epoch_loop, loop.epoch_loop.val_loop):
+        nested_loop._restarting = False
     loop.update_restart_stage()
     progress = loop.epoch_progress
     progress.increment_completed()
     progress.current.completed = progress.current.processed  # type: ignore[attr-defined]
 
 
-def _is_due(every: int | None, step: int) -> bool:
-    return every is not None and step % every == 0
+def _is_due(period: int | None, step: int) -> bool:
+    return period is not None and step % period == 0
 
 
 def _restart_validation(progress: dict[str, Any]) -> None:

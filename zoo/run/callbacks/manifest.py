@@ -102,19 +102,19 @@ class StartManifest(L.Callback):
 
 def digest(values: Iterable[Tensor]) -> str:
     """Return the SHA-256 of the types, shapes and bits of tensors."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for value in values:
         # equal bits of another type or shape are other values
-        found.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        hasher.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        hasher.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
 
 
 def digest_order(loader: Any) -> str | None:
     """Return the digest of the sample order of the first epochs; None for a stream."""
     if not isinstance(loader.epoch_sampler, ResumableSampler):
         return None
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for epoch in range(DIGESTED_EPOCHS):
         # a copy: the sampler of training keeps its place
         sampler = copy(loader.epoch_sampler)
@@ -125,8 +125,8 @@ def digest_order(loader: Any) -> str | None:
             if count > DIGESTED_SAMPLES:
                 break
             count += len(keys)
-            found.update(repr(keys).encode())
-    return found.hexdigest()
+            hasher.update(repr(keys).encode())
+    return hasher.hexdigest()
 
 
 def list_batch_tensors(batch: Any) -> Iterator[Tensor]:
@@ -186,8 +186,8 @@ def measure_peak_memory() -> int:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         status = ""
-    if found := re.search(r"VmHWM:\s*(\d+) kB", status):
-        return int(found[1]) * 1024
+    if match := re.search(r"VmHWM:\s*(\d+) kB", status):
+        return int(match[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -113,13 +113,13 @@ class StepCheck:
 
     def find_loss(self) -> float:
         """Return the first loss that is not finite, or else the last one."""
-        return float(next((one for one in self.losses if not one.isfinite()), self.losses[-1]))
+        return float(next((loss for loss in self.losses if not loss.isfinite()), self.losses[-1]))
 
     def find_gradient(self) -> str:
         """Return the name of the first gradient that is not finite in this process, or nothing."""
         are_finite = self.norms.isfinite().tolist()
-        found = zip(self.gradients, are_finite, strict=True)
-        return next((name for name, is_finite in found if not is_finite), "")
+        pairs = zip(self.gradients, are_finite, strict=True)
+        return next((name for name, is_finite in pairs if not is_finite), "")
 
 
 class KeptWeights:
@@ -132,7 +132,7 @@ class KeptWeights:
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         # integers, since a number that is not finite, times 0, is not 0
         self.bits = [_view_bits(weight.detach()) for weight in weights if weight.grad is not None]
-        self.before = [torch.empty_like(one) for one in self.bits]
+        self.before = [torch.empty_like(bits) for bits in self.bits]
         torch._foreach_copy_(self.before, self.bits)
         self.broken = broken.to(torch.int16)
 
@@ -254,18 +254,18 @@ class FiniteGuard(L.Callback):
         # Lightning has divided it
         loss = check.find_loss() * trainer.accumulate_grad_batches
         losses = processes.all_gather(loss)
-        problem = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
+        message = f"the loss is {', '.join(f'{loss:g}' for loss in losses)}"
         weight = self._find_broken_weight(task)
         gradient = next(filter(None, processes.all_gather(check.find_gradient())), "")
         if weight:
-            problem += f", the weight {weight} is not finite"
+            message += f", the weight {weight} is not finite"
         elif gradient:
-            problem += f", the gradient of {gradient} is not finite"
+            message += f", the gradient of {gradient} is not finite"
         replay = self._write_replay(trainer, task, check, f"the weight {weight}" if weight else "")
         if not processes.first:
             raise AlreadyReported(NonFiniteError.code)
         raise NonFiniteError(
-            f"step {check.position['step']}: {problem}; stopped before the optimizer used it; "
+            f"step {check.position['step']}: {message}; stopped before the optimizer used it; "
             f"{replay}; {self._describe_checkpoints()}"
         )
 
@@ -301,13 +301,13 @@ class FiniteGuard(L.Callback):
         A weight that is broken without any module noticing is named itself.
         """
         processes = self.checkpoints.processes
-        found = nan_replay.find_origin(trainer, task, check.records)
+        located = nan_replay.find_origin(trainer, task, check.records)
         weights = trainer.strategy.lightning_module_state_dict()
-        origins = processes.all_gather(found and found[1])
+        origins = processes.all_gather(located and located[1])
         rank = next((rank for rank, origin in enumerate(origins) if origin), 0)
-        first = origins[rank] or weight or "none when the step was repeated"
+        first_module = origins[rank] or weight or "none when the step was repeated"
         # the rank that saw it first knows the batch
-        step = processes.broadcast(check.records[found[0] if found else -1].plain(), by=rank)
+        step = processes.broadcast(check.records[located[0] if located else -1].plain(), by=rank)
 
         path, outcome = self.checkpoints.folder.parent / "replay.pt", ""
         if processes.first:
@@ -315,7 +315,7 @@ class FiniteGuard(L.Callback):
             content = {
                 "zoo": build_metadata(self.checkpoints.recipe, data.spec),
                 "state_dict": weights,
-                "replay": {**check.position, "first": first, **step},
+                "replay": {**check.position, "first": first_module, **step},
             }
             outcome = f"batch, random states and weights are in {path}"
             try:
@@ -326,7 +326,7 @@ class FiniteGuard(L.Callback):
         # a launcher may kill the other processes once one has ended
         trainer.strategy.barrier()
         where = f" in process {rank}" if processes.count > 1 else ""
-        return f"first: {first}{where}; {outcome}"
+        return f"first: {first_module}{where}; {outcome}"
 
 
 def _reads_later(trainer: L.Trainer) -> bool:

@@ -96,7 +96,7 @@ def _watch_modules(task: nn.Module, report: Callable[[str], None]) -> Iterator[N
 @contextmanager
 def _isolate(task: Task) -> Iterator[None]:
     """Keep a repeated step from Lightning's log and from other processes."""
-    vars(task).update(log=_ignore, log_dict=_ignore, average_over_processes=lambda own: own)
+    vars(task).update(log=_ignore, log_dict=_ignore, average_over_processes=lambda value: value)
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def list_tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Mapping):
         yield from list_tensors(list(value.values()))
     elif isinstance(value, tuple | list):
-        for one in value:
-            yield from list_tensors(one)
+        for part in value:
+            yield from list_tensors(part)
     elif is_dataclass(value):
         yield from list_tensors([getattr(value, field.name) for field in fields(value)])
