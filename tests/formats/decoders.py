@@ -30,8 +30,18 @@ DECODERS = {
     "Gemma3": {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     "Cohere2": {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     "GPT2": {},
+    "Qwen3Next": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_experts": 0,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 6,
+        "linear_value_head_dim": 5,
+    },
+    "OlmoHybrid": {"linear_key_head_dim": 6},
+    "Lfm2": {"layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
 }
-FIXED_WIDTH = ("GPT2", "Cohere2", "Phi3", "Olmo2", "Olmo3", "SmolLM3")
+FIXED_WIDTH = ("GPT2", "Cohere2", "Phi3", "Olmo2", "Olmo3", "SmolLM3", "OlmoHybrid", "Lfm2")
 """Families whose configuration has no head dim."""
 
 

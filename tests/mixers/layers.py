@@ -40,8 +40,16 @@ CASES = {
     ),
     "doubled, without convolution": (
         "gated_delta",
-        {"negative_eigenvalues": True, "conv": 0, "gate_rank": 2, "norm_eps": 1e-3},
-        lambda *given: gated_delta(*given, heads=2, conv=0, doubled=True, eps=1e-3),
+        {
+            "negative_eigenvalues": True,
+            "conv": 0,
+            "gate_rank": 2,
+            "norm_eps": 1e-3,
+            "output_norm_eps": 1e-2,
+        },
+        lambda *given: gated_delta(
+            *given, heads=2, conv=0, doubled=True, eps=1e-3, output_eps=1e-2
+        ),
     ),
     "no gate": (
         "gated_delta",

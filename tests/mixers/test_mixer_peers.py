@@ -75,8 +75,7 @@ def make_olmo():
         linear_value_head_dim=8,
     )
     layer = OlmoHybridGatedDeltaNet(config, 0)
-    layer.o_norm.variance_epsilon = 1e-6
-    options = {"key_dim": 6, "value_dim": 8, "negative_eigenvalues": True}
+    options = {"key_dim": 6, "value_dim": 8, "negative_eigenvalues": True, "output_norm_eps": 1e-5}
     return config, layer, make_mixer("gated_delta", DIMS, **options)
 
 

@@ -225,6 +225,11 @@ def test_branches_are_normed_as_the_equations_say(position, norm):
     torch.testing.assert_close(block(tokens, chain, KeyValueCache()).x, x)
 
 
+def test_norms_of_hybrids_without_a_mixer_are_refused():
+    with pytest.raises(OptionError, match=r"hybrid needs layers with a mixer.*write branch"):
+        decoder("rope", block=BlockOptions(norm_position="hybrid"))
+
+
 def test_a_gated_gelu_multiplies_by_the_gate():
     x = torch.randn(3, 16)
     for kind, approximate in (("geglu", "none"), ("geglu_tanh", "tanh")):

@@ -76,7 +76,7 @@ class BertFamily(PublishedFamily):
         }
         depth = self.config["num_hidden_layers"]
         biased = {"embed_norm", *block}
-        pool.take_layers(model, block, "bert.encoder.layer.{}.", depth, biased)
+        pool.take_layers(model, [block] * depth, "bert.encoder.layer.{}.", biased)
         kinds = "bert.embeddings.token_type_embeddings.weight"
         pool.take(kinds, "kinds")
         pool.take("bert.embeddings.position_embeddings.weight", "encoding.learned.table")

@@ -31,6 +31,7 @@ from zoo.formats.gemma import Gemma2Family, Gemma3Family
 from zoo.formats.gguf import read_gguf
 from zoo.formats.gpt2 import GPT2Family
 from zoo.formats.huggingface import restore_exported
+from zoo.formats.hybrids import Lfm2Family, OlmoHybridFamily, Qwen3NextFamily
 from zoo.formats.llama import LlamaFamily, MistralFamily, Qwen2Family, Qwen3Family
 from zoo.formats.olmo import Olmo2Family, Olmo3Family
 from zoo.formats.phi3 import Phi3Family
@@ -77,6 +78,9 @@ FAMILIES: Mapping[str, type[PublishedFamily]] = MappingProxyType(
         "smollm3": SmolLM3Family,
         "olmo2": Olmo2Family,
         "olmo3": Olmo3Family,
+        "qwen3_next": Qwen3NextFamily,
+        "olmo_hybrid": OlmoHybridFamily,
+        "lfm2": Lfm2Family,
         "gemma2": Gemma2Family,
         "gemma3_text": Gemma3Family,
         "cohere2": Cohere2Family,
@@ -321,6 +325,9 @@ def check_configuration(settings: Mapping[str, Any]) -> str:
     if kind in FAMILIES:
         check_entries(settings, FAMILIES[kind].required)
         return kind
+    if settings.get("kv_lora_rank"):
+        problem = f"kv_lora_rank: {kind} has latent attention, which zoo's decoder does not have"
+        raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
     # An empty list of layers with experts is that of a dense model.
     is_dense = settings.get("moe_layers") == []
     if not is_dense and any(settings.get(key) for key in EXPERTS):

@@ -85,7 +85,7 @@ class DINOv3Family(PublishedFamily):
         block = {name: name for name in ("norm1", "norm2", "mlp.up_proj", "mlp.down_proj")}
         block |= {f"attn.{letter}_proj": f"attention.{letter}_proj" for letter in "qkvo"}
         biased = {*names, *block} - ({"attn.k_proj"} if not self.has_key_bias else set())
-        pool.take_layers(names, block, "layer.{}.", depth, biased)
+        pool.take_layers(names, [block] * depth, "layer.{}.", biased)
         for number in range(depth):
             for scale, branch in (("layer_scale1", "attn"), ("layer_scale2", "mlp")):
                 target = f"blocks.{number}.{branch}_branch.scale"

@@ -71,7 +71,7 @@ class GPT2Family(PublishedFamily):
             "mlp.down_proj": "mlp.c_proj",
         }
         depth = self.config["n_layer"]
-        pool.take_layers(model, block, "transformer.h.{}.", depth, biased={"norm", *block})
+        pool.take_layers(model, [block] * depth, "transformer.h.{}.", biased={"norm", *block})
         pool.take("transformer.wpe.weight", "encoding.learned.table")
         pool.change(r"blocks\.\d+\.(attn|mlp)\..*\.weight", lambda weight: weight.mT)
         split_qkv(pool)

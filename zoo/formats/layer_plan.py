@@ -14,19 +14,22 @@ Layers = Sequence[tuple[str, Mapping[str, Any]]]
 def describe_layers(layers: Layers) -> dict[str, Any]:
     """Return the options of a model whose layers are these.
 
-    What all types share is said once, by the model. The model has the encoding of the last type.
+    What all types with attention share is said once, by the model. The model has the encoding of
+    the last of them. One of the types has attention; those with a mixer have no other option.
     """
     types = dict(layers)
-    *_, last = types.values()
-    differing = [key for key in last if any(one[key] != last[key] for one in types.values())]
+    attending = [options for options in types.values() if "mixer" not in options]
+    last = attending[-1]
+    differing = [key for key in last if any(one[key] != last[key] for one in attending)]
     shared = {key: value for key, value in last.items() if key not in differing}
     model = {key: value for key, value in shared.items() if value is not None}
-    if not differing:
+    if len(attending) == len(types) and not differing:
         return model
     if "encoding" in differing:
         model["encoding"] = last["encoding"]
     model["layer_types"] = {
-        name: {key: options[key] for key in differing} for name, options in types.items()
+        name: {**options} if "mixer" in options else {key: options[key] for key in differing}
+        for name, options in types.items()
     }
     model["layer_pattern"] = write_pattern([name for name, _ in layers])
     return model

@@ -45,8 +45,8 @@ UNUSED_WINDOW = 4096
 
 
 ATTENTION = r"model\.layers\.\d+\.self_attn\."
-FIRST = "model.layers.0."
-"""The start of the names of the first layer, whose tensors tell the sizes of all."""
+LAYER = "model.layers.{}."
+"""The start of the names of a layer."""
 
 
 class DecoderFamily(PublishedFamily):
@@ -77,6 +77,15 @@ class DecoderFamily(PublishedFamily):
     """Whether queries and keys are normed."""
 
     default_base = DEFAULT_BASE
+    default_fraction = 1.0
+    """The fraction of channels that rotate where the configuration does not say it."""
+
+    model_names: Mapping[str, str] = MODEL_NAMES
+    head_norms: Mapping[str, str] = HEAD_NORMS
+    kinds: Mapping[str, str] = KINDS
+    """The types of layers that it may have, and their names in a recipe."""
+
+    norm_entry = "rms_norm_eps"
     norm_eps = 1e-6
     """The epsilon of norms where the configuration does not say it."""
 
@@ -93,7 +102,7 @@ class DecoderFamily(PublishedFamily):
 
         self.tied = self.read_tied()
         self.kv_heads = self.read_size(
-            "num_key_value_heads", f"{FIRST}self_attn.k_proj.weight", 0, per=self.head_dim
+            "num_key_value_heads", self.name_first("attn.k_proj"), 0, per=self.head_dim
         )
         layers = self.list_layers()
         model = {
@@ -111,7 +120,7 @@ class DecoderFamily(PublishedFamily):
         sections, spec = self.describe_text(config["max_position_embeddings"], "causal_lm")
         data = sections["data"]
         for _, layer in layers:
-            scaling = layer["encoding"][0].get("scaling") or {}
+            scaling = layer.get("encoding", [{}])[0].get("scaling") or {}
             if scaling.get("rule") in FIXED_LENGTH:
                 # The length of its texts is fixed, at L until the recipe says otherwise.
                 data["length"] = min(data["length"], scaling["original"])
@@ -126,7 +135,22 @@ class DecoderFamily(PublishedFamily):
     def head_dim(self) -> int:
         """The number of channels of a head."""
         heads = self.config["num_attention_heads"]
-        return self.read_size("head_dim", f"{FIRST}self_attn.q_proj.weight", 0, per=heads)
+        return self.read_size("head_dim", self.name_first("attn.q_proj"), 0, per=heads)
+
+    def name_block(self, number: int) -> Mapping[str, str]:
+        """Return the names in the file of layers of a block, by their names in zoo."""
+        return {**self.block_names, **(self.head_norms if self.has_head_norms else {})}
+
+    def name_first(self, layer: str) -> str:
+        """Return the weight in the file of the first layer of a name in zoo: it has their sizes."""
+        depth = self.config["num_hidden_layers"]
+        blocks = ((number, self.name_block(number)) for number in range(depth))
+        number, names = next(pair for pair in blocks if layer in pair[1])
+        return f"{LAYER.format(number)}{names[layer]}.weight"
+
+    def read_hidden(self) -> int:
+        """Return the number of units of the MLP."""
+        return self.read_size("intermediate_size", self.name_first("mlp.up_proj"), 0)
 
     def describe_block(self) -> dict[str, Any]:
         """Return the options of the blocks."""
@@ -140,10 +164,10 @@ class DecoderFamily(PublishedFamily):
         names += ["attn.k_proj"] if has_key_bias else []
         names += [f"mlp.{name}" for name in self.mlp_biased if has_mlp_biases]
         self.layers_with_bias = names
-        hidden = self.read_size("intermediate_size", f"{FIRST}mlp.up_proj.weight", 0)
+        hidden = self.read_hidden()
         block = {
             "norm": "rms",
-            "norm_eps": self.config.get("rms_norm_eps", self.norm_eps),
+            "norm_eps": self.config.get(self.norm_entry, self.norm_eps),
             "mlp": self.mlp,
             "mlp_ratio": mlp_ratio(hidden, self.dim),
             "mlp_bias": has_mlp_biases,
@@ -187,8 +211,8 @@ class DecoderFamily(PublishedFamily):
         stated = self.config.get("layer_types")
         kinds = default if stated is None else stated
         for kind in dict.fromkeys(kinds):
-            if kind not in KINDS:
-                problem = f"layer_types has {kind}; zoo has {', '.join(KINDS)}"
+            if kind not in self.kinds:
+                problem = f"layer_types has {kind}; zoo has {', '.join(self.kinds)}"
                 raise EntryError(f"zoo has no recipe for it: {problem}; {EQUIP}")
         if len(kinds) != len(default):
             problem = f"layer_types names {len(kinds)} layers of {len(default)}"
@@ -273,7 +297,8 @@ class DecoderFamily(PublishedFamily):
             options = read_rope_parameters(found, config["max_position_embeddings"])
         except OptionError as error:
             raise EntryError(f"zoo has no recipe for it: {error}") from None
-        fraction = found.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+        stated = config.get("partial_rotary_factor", self.default_fraction)
+        fraction = found.get("partial_rotary_factor", stated)
         if self.follows_fraction:
             self.fraction = float(fraction) if fraction else 1.0
             return {"name": "rope", **options, "rotary_fraction": self.fraction}
@@ -285,10 +310,10 @@ class DecoderFamily(PublishedFamily):
 
     def rename(self, heads: int) -> None:
         depth, pool = self.config["num_hidden_layers"], self.pool
-        model = {own: other for own, other in MODEL_NAMES.items() if own != "lm_head"}
-        model |= {} if self.tied else {"lm_head": MODEL_NAMES["lm_head"]}
-        block = {**self.block_names, **(HEAD_NORMS if self.has_head_norms else {})}
-        pool.take_layers(model, block, "model.layers.{}.", depth, self.layers_with_bias)
+        model = {own: other for own, other in self.model_names.items() if own != "lm_head"}
+        model |= {} if self.tied else {"lm_head": self.model_names["lm_head"]}
+        blocks = [self.name_block(number) for number in range(depth)]
+        pool.take_layers(model, blocks, LAYER, self.layers_with_bias)
         # computed from the configuration
         pool.drop(r".*rotary_emb\.inv_freq")
         if self.joins_halves:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -102,6 +102,25 @@ class Pool:
         del self.rest[name]
         self.rest |= parts
 
+    def join_rest(self, name: str, parts: Sequence[str]) -> None:
+        """Replace weights that nobody has taken by one that has the rows of all, by another name.
+
+        A missing one is noted when `name` is taken.
+
+        Raises:
+            CheckpointError: Their rows do not have one shape.
+        """
+        self._names[name] = ", ".join(map(self.name, parts))
+        if any(part not in self.rest for part in parts):
+            return
+        weights = [self.rest[part] for part in parts]
+        if len({weight.shape[1:] for weight in weights}) > 1:
+            shapes = ", ".join(str(list(weight.shape)) for weight in weights)
+            raise CheckpointError(f"{self.name(name)}: rows of different shapes: {shapes}")
+        self.rest[name] = torch.cat(weights)
+        for part in parts:
+            del self.rest[part]
+
     def add_prefix(self, prefix: str, others: tuple[str, ...]) -> None:
         """Add what the names of a file without a head lack, except to names that begin otherwise.
 
@@ -134,22 +153,20 @@ class Pool:
     def take_layers(
         self,
         model: Mapping[str, str],
-        block: Mapping[str, str],
+        blocks: Sequence[Mapping[str, str]],
         prefix: str,
-        depth: int,
         biased: Collection[str] | None = None,
     ) -> None:
         """Take the weights and biases of layers; see `rename_layers`.
 
         Args:
             model: Names in the file of layers of the model, by their names in zoo.
-            block: Names in the file of layers of a block, by their names in zoo.
+            blocks: For each block, names in the file of its layers, by their names in zoo.
             prefix: The start of the names of a block, such as "model.layers.{}.".
-            depth: The number of blocks.
             biased: The layers that have a bias; None: those whose bias is there.
         """
         layers = [("", "", model)]
-        layers += [(prefix.format(n), f"blocks.{n}.", block) for n in range(depth)]
+        layers += [(prefix.format(n), f"blocks.{n}.", block) for n, block in enumerate(blocks)]
         for other_start, own_start, names in layers:
             for own, other in names.items():
                 source, target = other_start + other, own_start + own

@@ -67,7 +67,7 @@ class RoPEViTFamily(PublishedFamily):
 
     def rename(self, heads: int) -> None:
         pool, depth = self.pool, self.depth
-        pool.take_layers(TIMM_MODEL, TIMM_BLOCK, "blocks.{}.", depth)
+        pool.take_layers(TIMM_MODEL, [TIMM_BLOCK] * depth, "blocks.{}.")
         for number in range(depth):
             for scale, branch in (("gamma_1", "attn"), ("gamma_2", "mlp")):
                 pool.take(f"blocks.{number}.{scale}", f"blocks.{number}.{branch}_branch.scale")

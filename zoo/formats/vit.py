@@ -98,7 +98,7 @@ class ViTFamily(PublishedFamily):
             del names["head"]
         depth = self.config["num_hidden_layers"]
         biased = {*names, *VIT_BLOCK} - ({"attn.k_proj"} if not self.has_key_bias else set())
-        pool.take_layers(names, VIT_BLOCK, "vit.encoder.layer.{}.", depth, biased)
+        pool.take_layers(names, [VIT_BLOCK] * depth, "vit.encoder.layer.{}.", biased)
         pool.take("vit.embeddings.cls_token", "cls_token")
         pool.take("vit.embeddings.position_embeddings", "encoding.learned.table")
         positions = pool.taken.get("encoding.learned.table", torch.zeros(1, 1, 1))[0]

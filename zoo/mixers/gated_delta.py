@@ -52,6 +52,7 @@ class GatedDelta(Mixer):
             projection is then a product through K channels.
         negative_eigenvalues: Let beta reach 2, so that the state may flip (arXiv:2411.12537).
         norm_eps: Epsilon of the norms of queries, keys and outputs.
+        output_norm_eps: Epsilon of the norm of outputs; `norm_eps` by default.
         gate: Activation of the gate of the outputs. null: no gate. "auto": silu with decay head,
             sigmoid with decay channel.
         gate_rank: Channels through which the projection of the gate is a product. null: one matrix.
@@ -74,6 +75,7 @@ class GatedDelta(Mixer):
         decay: Literal["head", "channel"] = "head",
         negative_eigenvalues: bool = False,
         norm_eps: Annotated[float, Between(1e-12, 1)] = 1e-6,
+        output_norm_eps: Annotated[float, Between(1e-12, 1)] | None = None,
         gate: Literal["auto", "silu", "sigmoid"] | None = "auto",
         gate_rank: Count | None = None,
     ) -> None:
@@ -113,7 +115,7 @@ class GatedDelta(Mixer):
             self.gate_up = Projection(gate_rank, value_width, bias=False)
         self.gate_rank = gate_rank
         self.conv = CausalConvolution(2 * key_width + value_width, conv) if conv else None
-        self.norm = nn.RMSNorm(self.value_dim, eps=norm_eps)
+        self.norm = nn.RMSNorm(self.value_dim, eps=output_norm_eps or norm_eps)
         self.out = Projection(value_width, dim, bias=False)
 
         self.a_log = nn.Parameter(torch.empty(self.value_heads).uniform_(1, MAX_RATE).log())

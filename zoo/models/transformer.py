@@ -47,9 +47,9 @@ class BlockOptions(LayerOptions):
     embed_norm: bool = False
     """Normalize embeddings before the first block, after encodings have added to them (BERT)."""
 
-    norm_position: Literal["pre", "branch", "both", "post", "parallel"] = "pre"
+    norm_position: Literal["pre", "branch", "both", "post", "parallel", "hybrid"] = "pre"
     """Norms before the branches, of their outputs, both, norms after the residual sums, or one norm
-    for parallel branches."""
+    for parallel branches. hybrid: branch in layers with attention, pre in those with a mixer."""
 
     mlp: Literal["gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"] = "gelu"
     """Activation of the MLP. swiglu and geglu have a gate (arXiv:2002.05202); gelu_tanh and
@@ -112,6 +112,7 @@ class Block(nn.Module):
                                                                    (Gemma 2, arXiv:2408.00118)
     post:      x = norm1(x + attn(x));  x = norm2(x + mlp(x))      (Vaswani et al. 2017)
     parallel:  x = x + attn(norm1(x)) + mlp(norm1(x))              (PaLM, arXiv:2204.02311)
+    hybrid:    as branch with attention, as pre with a mixer       (OLMo Hybrid)
 
     Args:
         dims: The sizes.
@@ -132,19 +133,22 @@ class Block(nn.Module):
         mixer: Mixer | None = None,
     ) -> None:
         super().__init__()
-        self.norm_position = options.norm_position
-        self.reads_norm = options.norm_position in ("pre", "both", "parallel")
+        position = options.norm_position
+        if position == "hybrid":
+            position = "pre" if mixer else "branch"
+        self.norm_position = position
+        self.reads_norm = position in ("pre", "both", "parallel")
         self.norm1 = make_norm(dims.dim, options)
         self.attn = None if mixer else SelfAttention(dims, options, **vars(attention))
         self.mixer = mixer
         self.attn_branch = ResidualBranch(dims, options)
-        is_parallel = options.norm_position == "parallel"
+        is_parallel = position == "parallel"
         self.norm2 = None if is_parallel else make_norm(dims.dim, options)
         self.mlp = MLP(dims.dim, options)
         self.mlp_branch = ResidualBranch(dims, options)
         self.out_norm1: nn.Module | None = None
         self.out_norm2: nn.Module | None = None
-        if options.norm_position == "both":
+        if position == "both":
             self.out_norm1 = make_norm(dims.dim, options)
             self.out_norm2 = make_norm(dims.dim, options)
 
@@ -362,6 +366,9 @@ class Transformer(nn.Module, Encoded):
         changes = [self._types[name] for name in self.layer_types]
         self.layer_keys, depth = tuple(map(frozenset, changes)), dims.depth or 1
         mixers = [self._build_mixer(replace(dims, layer=layer), causal) for layer in range(depth)]
+        if options.norm_position == "hybrid" and not any(mixers):
+            problem = "hybrid needs layers with a mixer, of which there are none"
+            raise OptionError("block.norm_position", f"{problem}; write branch")
         # Only what is added to the input reaches a layer whose mixer uses no encodings.
         plans: list[Mapping[str, EncodingFactory] | None] = [
             {} if mixer and not mixer.uses_encodings else change.get("encoding")

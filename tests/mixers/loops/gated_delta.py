@@ -7,7 +7,18 @@ import math
 import torch
 
 
-def gated_delta(x, weights, *, heads, decay="head", conv=4, doubled=False, eps=1e-6, gate="auto"):
+def gated_delta(
+    x,
+    weights,
+    *,
+    heads,
+    decay="head",
+    conv=4,
+    doubled=False,
+    eps=1e-6,
+    output_eps=None,
+    gate="auto",
+):
     """Return the outputs [N, D] for the states [N, D] of one document.
 
     `weights` are the parameters of the layer by name.
@@ -44,7 +55,9 @@ def gated_delta(x, weights, *, heads, decay="head", conv=4, doubled=False, eps=1
             update = beta[head] * (value - state[head].T @ key)
             state[head] = state[head] + torch.outer(key, update)
             out = state[head].T @ query
-            out = weights["norm.weight"] * out / torch.sqrt((out * out).mean() + eps)
+            out = (
+                weights["norm.weight"] * out / torch.sqrt((out * out).mean() + (output_eps or eps))
+            )
             pieces.append(out)
         out = torch.cat(pieces)
         if gate is not None:
