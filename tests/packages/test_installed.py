@@ -50,14 +50,15 @@ def test_recipes_and_fragments_are_in_the_wheel(wheel):
     held = {
         name.removeprefix("zoo/")
         for name in zipfile.ZipFile(wheel).namelist()
-        if name.endswith(".yaml")
+        if name.endswith(".yaml") and not name.startswith("zoo/trained/")
     }
     expected = [path for place in ("recipes", "configs") for path in (ROOT / place).rglob("*.yaml")]
     assert held == {path.relative_to(ROOT).as_posix() for path in expected}
 
 
 def test_the_source_distribution_is_small_and_holds_no_records(sdist):
-    assert sdist.stat().st_size <= 3_000_000
+    # 4.4 MB are weights: a wheel is built from it
+    assert sdist.stat().st_size <= 6_000_000
     with tarfile.open(sdist) as archive:
         tops = {name.split("/")[1] for name in archive.getnames()}
     assert tops >= {"zoo", "configs", "recipes", "README.md", "LICENSE"}
@@ -65,6 +66,7 @@ def test_the_source_distribution_is_small_and_holds_no_records(sdist):
 
 
 def test_the_wheel_holds_zoo_alone(wheel):
+    assert wheel.stat().st_size <= 6_000_000
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert tops == {"zoo", f"transformer_zoo-{zoo.__version__}.dist-info"}
     names = zipfile.ZipFile(wheel).namelist()

@@ -17,6 +17,7 @@ from zoo.config import Overrides, Recipe, from_plain, join_overrides
 from zoo.config import load as load_recipe
 from zoo.errors import ARGUMENT, ConfigIssue, DataError, RecipeError, Stopped, refuse_type
 from zoo.reporting.tables import build_frame, format_html_table
+from zoo.run.shipped import PREFIX, find_folder
 from zoo.utils import follow_latest, read_object
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Run:
         if not isinstance(path, str | os.PathLike):
             problem = f"expected a path, got {reprlib.repr(path)}"
             raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
-        self.path = follow_latest(Path(path)).resolve()
+        is_shipped = os.fspath(path).startswith(PREFIX)
+        self.path = (find_folder(path) if is_shipped else follow_latest(Path(path))).resolve()
         self.outcome, self.interrupt = outcome, interrupt
         if not (self.path / "recipe.yaml").is_file():
             raise DataError(f"{path}: not a run directory, it has no recipe.yaml")
@@ -317,8 +319,9 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
 
     Args:
         checkpoint: A run, a run directory (its best checkpoint, else its last), `RUN/last`,
-            `RUN/best`, a checkpoint file, a folder that `zoo.export` or `zoo.save` wrote, or such a
-            folder on the Hub, hf://owner/name.
+            `RUN/best`, a checkpoint file, a folder that `zoo.export` or `zoo.save` wrote, such a
+            folder on the Hub, hf://owner/name, or a model that zoo ships, zoo:NAME
+            (`zoo list weights`).
         overrides: Changes of the stored recipe, as of `zoo.load_recipe`; none for a folder of
             `zoo.save`, which has no recipe.
 
@@ -337,11 +340,7 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
     from zoo.run import checkpoint as checkpoints
     from zoo.run.load import restore
 
-    path = follow_latest(Path(checkpoint))
-    if checkpoints.is_remote(checkpoint):
-        from zoo.run.hub import fetch_folder
-
-        path = fetch_folder(checkpoint)
+    path = checkpoints.find_addressed(checkpoint) or follow_latest(Path(checkpoint))
     if holds_equipped(path):
         if overrides:
             problem = "a model that zoo.save wrote has no recipe"

@@ -11,6 +11,7 @@ from zoo.cli.commands import Command
 from zoo.errors import DataError, OptionError, RecipeError
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
+from zoo.run.shipped import PREFIX, find_folder
 from zoo.utils import escape_text, follow_latest
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def read(known: argparse.Namespace) -> list[Edit]:
 
     edits = parse_overrides(known.overrides)
     for name in (known.one, known.other):
-        path = follow_latest(Path(name))
+        path = _find_path(name)
         if not (path / "recipe.yaml").is_file() and not _is_checkpoint(path):
             config.load(name, edits)
     return edits
@@ -116,7 +117,7 @@ def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     from zoo import config
     from zoo.run import checkpoint
 
-    path = follow_latest(Path(name))
+    path = _find_path(name)
     if (path / "recipe.yaml").is_file():
         return LoadedRecipe(config.load(path / "recipe.yaml", overrides), None)
     # a run directory is compared by its recipe file, which needs no checkpoint and no torch
@@ -128,6 +129,10 @@ def _load_recipe(name: str, overrides: Overrides) -> LoadedRecipe:
     about = content["zoo"]
     recipe = config.from_plain(about["recipe"], overrides, origin=str(file), name=about["name"])
     return LoadedRecipe(recipe, checkpoint.read_spec(content, file))
+
+
+def _find_path(name: str) -> Path:
+    return find_folder(name) if name.startswith(PREFIX) else follow_latest(Path(name))
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -12,9 +12,11 @@ from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import explain_imports
 from zoo.reporting.numbers import as_json
 from zoo.reporting.tables import format_table
+from zoo.run.shipped import summarize_weights
 from zoo.suggestions import nearest
 
-KINDS = ("encodings", "recipes", *(kind for kind in registry.RECIPE_KINDS if kind != "encodings"))
+OTHERS = (kind for kind in registry.RECIPE_KINDS if kind != "encodings")
+KINDS = ("encodings", "recipes", "weights", *OTHERS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +80,8 @@ def _format_groups() -> str:
 
 def _summarize(kind: str) -> dict[str, str]:
     """Return {name: summary}; that of a recipe is the first line of its opening comment."""
+    if kind == "weights":
+        return summarize_weights()
     if kind != "recipes":
         return registry.summaries(kind)
     found = {}

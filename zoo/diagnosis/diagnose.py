@@ -52,8 +52,7 @@ from zoo.integrations.equip import observe_attention
 from zoo.models.transformer import Transformer
 from zoo.options import Count
 from zoo.packages import explain_imports, require_extra
-from zoo.run.checkpoint import find_run_dir
-from zoo.run.hub import is_cached
+from zoo.run.checkpoint import find_run_dir, is_read_only
 from zoo.utils import check_writable, format_now, read_object
 from zoo.version import __version__
 
@@ -353,13 +352,13 @@ def _list_facts(subject: Subject, seen: CapturedAttention, use: PositionUse) -> 
 def choose_page(to: str | None, checkpoints: Sequence[Path]) -> Path:
     """Return the page: `to`, else in the run directory of a single checkpoint, or here.
 
-    A checkpoint of the Hub lies in a cache, where nothing is written.
+    Nothing is written into a cache of the Hub, nor into zoo itself.
 
     Raises:
         RecipeError: It cannot be written, or its JSON would overwrite another file.
     """
     default = Path(PAGE)
-    if len(checkpoints) == 1 and not is_cached(checkpoints[0]):
+    if len(checkpoints) == 1 and not is_read_only(checkpoints[0]):
         default = find_run_dir(checkpoints[0]) / PAGE
     page = default if to is None else Path(to)
     if page.suffix.lower() not in (".html", ".htm"):

@@ -98,10 +98,8 @@ def evaluate(
         ZooError: With the exit code of the failure.
     """
     path = checkpoints.locate(checkpoint)
-    if to is None and checkpoints.is_remote(checkpoint):
-        from zoo.run.hub import name_results
-
-        to = str(name_results(checkpoint))
+    if to is None:
+        to = checkpoints.name_results(checkpoint)
     experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides), datasets)
     return evaluate_task(task, experiment, path, to)
 

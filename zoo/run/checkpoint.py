@@ -41,6 +41,7 @@ from zoo.data.spec import (
 from zoo.errors import CheckpointError, ZooError
 from zoo.options.validation import read_data
 from zoo.packages import PackageError, explain_imports
+from zoo.run import shipped
 from zoo.utils import (
     LATEST,
     WRITING,
@@ -127,26 +128,56 @@ def _build_plugged_in(stored: Mapping[str, Any], recipe: Mapping[str, Any]) -> D
     raise ValueError(f"{stored[KIND]} is none of the data that model {model.name} reads")
 
 
-def is_remote(name: str | os.PathLike[str]) -> bool:
-    """Return whether a name is an address of the Hub rather than a path."""
-    return os.fspath(name).startswith(REMOTE)
+def find_addressed(name: str | os.PathLike[str]) -> Path | None:
+    """Return the folder of an address: zoo:NAME, or hf://owner/name, which is downloaded.
+
+    Returns:
+        The folder; None if the name is a path. Nothing may be written into it.
+
+    Raises:
+        CheckpointError: There is nothing at the address.
+        PackageError: huggingface_hub is missing, for a folder of the Hub.
+    """
+    if os.fspath(name).startswith(shipped.PREFIX):
+        return shipped.find_folder(name)
+    if os.fspath(name).startswith(REMOTE):
+        # the only place that needs the library of the Hub
+        from zoo.run.hub import fetch_folder
+
+        return fetch_folder(name)
+    return None
+
+
+def name_results(name: str | os.PathLike[str]) -> str | None:
+    """Return the folder for results on the model of an address, below runs; None for a path."""
+    if os.fspath(name).startswith(shipped.PREFIX):
+        return str(Path("runs", "zoo", os.fspath(name).removeprefix(shipped.PREFIX)))
+    if os.fspath(name).startswith(REMOTE):
+        from zoo.run.hub import name_results as name_hub_results
+
+        return str(name_hub_results(name))
+    return None
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether a file lies where nothing is written: in zoo itself, or a cache of the Hub."""
+    return shipped.FOLDER in path.parents or _is_cached(path)
+
+
+def _is_cached(path: Path) -> bool:
+    return "snapshots" in path.parts and any(part.startswith("models--") for part in path.parts)
 
 
 def locate(name: str | Path) -> Path:
     """Return the checkpoint file of a run directory, `RUN/last`, `RUN/best` or a file's name.
 
     Of a run directory it is the best checkpoint, else the last; of an exported folder
-    `model.safetensors`. A folder of the Hub, hf://owner/name, is downloaded. Raises
-    CheckpointError.
+    `model.safetensors`. zoo:NAME is a model that zoo ships; a folder of the Hub, hf://owner/name,
+    is downloaded. Raises CheckpointError.
     """
     if not str(name):
         raise CheckpointError("an empty name; name a run directory or a checkpoint")
-    path = Path(name)
-    if is_remote(name):
-        # the only place that needs the library of the Hub
-        from zoo.run.hub import fetch_folder
-
-        path = fetch_folder(name)
+    path = find_addressed(name) or Path(name)
     try:
         return _locate(follow_latest(path))
     except OSError as error:

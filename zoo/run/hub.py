@@ -58,11 +58,6 @@ def fetch_folder(address: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def is_cached(path: Path) -> bool:
-    """Return whether a file lies in the cache of huggingface_hub, where nothing is written."""
-    return "snapshots" in path.parts and any(part.startswith("models--") for part in path.parts)
-
-
 def name_results(address: str | os.PathLike[str]) -> Path:
     """Return the folder for results on a model of the Hub, whose own folder is a cache."""
     match = ADDRESS.fullmatch(os.fspath(address))
