@@ -295,6 +295,7 @@ def find_cell(
         state, error_text = read_state(folder / CELLS / planned.name)
         return replace(build_record(plan, folder, planned, state), error=error_text)
     except DataError as error:
+        # a damaged cell is refused by itself, so that the results of the others can still be read
         reason = f"{error.problem}; {REMEDY}"
         if error.place:
             reason = f"{os.path.relpath(error.place, folder)}: {reason}"

@@ -390,8 +390,10 @@ def _limit(
     """Take back what task, training or the time of writing cannot carry."""
     hypothesis, room = judged.hypothesis, judged.room
     assert room is not None
+    # only a difference that was not found can be missing for lack of room
     is_absence = judged.verdict in ("undecided", "smaller than claimed", "equal within")
     lack = _explain_headroom(hypothesis, room, claimed, judged.decimals)
+    # in this order: what was known before the run outranks what its results show
     if recorded is not None and recorded.cannot_ask:
         reason = f"by the pilot: {recorded.cannot_ask}; {judged.reason}"
         judged = replace(judged, verdict="our task cannot ask this", reason=reason)
@@ -483,6 +485,7 @@ def find_room(
     }
     level = estimate_mean(tuple(there[hypothesis.other].values()), compared.bounds)
     low, high = compared.bounds
+    # the end of the interval that leaves more room: only certainty of none takes back a claim
     if hypothesis.sign == ">" or (hypothesis.sign == "=" and compared.better == "high"):
         headroom = high - (level.mean if level.low is None else level.low)
     else:
@@ -592,6 +595,7 @@ def find_power_of_studies(
     mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), measure_noise(values))
     if not isinstance(mean, PairedMean):
         return None
+    # of one study, since the number of studies varies below
     deviation = mean.error * sqrt(mean.count)
     last_look, level = planned
     powers = (

@@ -110,6 +110,7 @@ def run_comparison(checked: CheckedRequest, until: float | None = None) -> Outco
     with run_dir.lock(folder, "another zoo compare is working in this folder"):
         plan = write_plan(plan, folder)
         check_cells(plan, folder)
+        # before any cell runs: the time of writing is what makes a hypothesis a prediction
         _record_hypotheses(checked, folder, plan.measure, rooms)
         take_recorded(plan, folder, records)
         write_deadline(folder, until)
@@ -217,6 +218,7 @@ def run_studies(
             checked.make_executor(),
             resources,
             following=left,
+            # the chosen trial goes on to its test from its weights
             keeps_weights=True,
         )
         if stopped is None and not is_time_over(folder):

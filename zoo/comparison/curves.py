@@ -119,6 +119,7 @@ def in_training_compute(comparison: Comparison, unit: str = "seconds") -> tuple[
     costs = {
         variant.name: measure_compute(comparison, variant, unit) for variant in comparison.variants
     }
+    # where a step costs all the same, the chart by steps shows the same lines
     if len({cost for cost in costs.values() if cost}) < 2:
         return ()
 
@@ -198,6 +199,7 @@ def _fill(
                 band = line.band if len(group) <= FEW_LINES else None
                 lines[variant.name] = replace(line, colour=number, shades=len(group), band=band)
 
+    # only once all lines are known, since the charts share a scale
     heights = _list_heights(lines.values())
     filled = []
     for title, group in groups.items():
@@ -258,7 +260,11 @@ def _charts_by_size(
         y=format_measure(comparison),
         lines=(),
         x_scale=Scale(
-            sizes[0][0], sizes[-1][0], log=not is_image, ticks=tuple(size for size, _ in sizes)
+            # lengths are multiplied from one to the next, sides of images grow evenly
+            sizes[0][0],
+            sizes[-1][0],
+            log=not is_image,
+            ticks=tuple(size for size, _ in sizes),
         ),
         rule=_find_trained(comparison),
     )
@@ -287,6 +293,7 @@ def _line_of_steps(variant: Variant) -> Line | None:
     values_by_step: dict[int, list[float]] = {}
     for cell in variant.cells:
         for step, value in cell.curve:
+            # a seed that diverged makes the mean NaN: a mean of the others would hide it
             plotted = nan if value is None or not isfinite(value) else value
             values_by_step.setdefault(step, []).append(plotted)
     if not values_by_step:

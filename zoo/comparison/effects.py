@@ -33,6 +33,7 @@ def has_effect(axis: Axis, load: Callable[[Mapping[str, Any]], Recipe]) -> bool:
         return bool(find_encoding_parameters(model))
     if not axis.key.startswith(MODEL):
         return True
+    # the ends of a range: a key without effect at both is taken to have none between them
     recipes = [load({axis.key: value}) for value in axis.list_extremes()]
     reference, *outputs = map(_compute, recipes)
     return any(not _is_equal(reference, output) for output in outputs)

@@ -161,6 +161,7 @@ class ComparisonEstimate:
         ]
         kept_cells = len(sizes) if self.keeps_weights else self._count_kept()
         return (
+            # an upper bound: the largest checkpoints may be those that exist at the same time
             sum(sorted(sizes)[len(sizes) - min(kept_cells, len(sizes)) :])
             + RECORD_BYTES * self.cells
         )
@@ -235,6 +236,7 @@ def estimate_comparison(checked: CheckedRequest) -> ComparisonEstimate:
 def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
     """Return what finished cells of the comparisons in folders cost, by their settings."""
     costs: dict[str, list[CellCost]] = {}
+    # each place is a comparison itself, or holds some
     paths = (
         path for place in places for at in ("", "*/") for path in sorted(place.glob(at + PLAN))
     )
@@ -261,6 +263,7 @@ def list_records(places: Sequence[Path]) -> dict[str, list[CellCost]]:
                 steps=record.planned_steps,
                 minutes=record.minutes,
             )
+            # the time of a step depends on all settings, the length of an epoch on the data only
             costs.setdefault(_describe_work(plan, planned), []).append(cost)
             costs.setdefault(_describe_epoch(plan, planned), []).append(cost)
     return costs
@@ -308,6 +311,7 @@ def _estimate_variant(
         timed = [cost for cost in same_work if cost.minutes is not None]
         used += timed
         minutes.append(_scale(timed, length, "minutes"))
+        # a limit in steps needs no record, one in epochs does
         is_counted = unit == "max_steps"
         steps.append(length if is_counted else _scale(read, length, "steps"))
     total = add_known(steps)
@@ -334,6 +338,7 @@ def count_samples(recipe: Recipe) -> int:
 
 def _scale(costs: Sequence[CellCost], length: int, key: str) -> float | None:
     """Return the median of what records cost, for a training of another length."""
+    # a median below: a machine may have been busy with something else at times
     rates = [getattr(cost, key) / cost.length for cost in costs if getattr(cost, key) is not None]
     return length * median(rates) if rates else None
 

@@ -38,6 +38,7 @@ def find_different_starts(
     ignores_encodings = any(is_below(key, ENCODING) for key in varied)
     starts = [_read_start(record, ignores_encodings) for record in records]
 
+    # no cell is known to be right, so what most of a seed have is the reference
     digests: dict[Hashable, Counter[Hashable]] = {}
     for record, start in zip(records, starts, strict=True):
         for name, (shape, digest) in start.items():

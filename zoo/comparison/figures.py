@@ -93,6 +93,7 @@ def draw_lines_apart(comparison: Comparison, panel: LineChart) -> Chart:
     lines = [replace(line, band=None, colour=0, shades=1) for line in panel.lines]
     grey = STYLE.palette.with_series(STYLE.palette.rule)
     behind = replace(SMALL, palette=grey, has_legend=False)
+    # drawn once, as it is the same behind every line
     backdrop = charts.draw_panel(replace(bare, lines=tuple(lines), rule=None), behind)
     drawn = []
     for line in reversed(lines):

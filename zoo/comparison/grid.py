@@ -184,6 +184,7 @@ def build_axes(keys: Sequence[VariedKey]) -> tuple[Axis, ...]:
 
 
 def _find_title(key: str) -> str:
+    # the number of an entry tells nothing: encoding.0.base varies the base
     parts = [word for word in key.split(".") if not word.isdecimal()]
     return parts[-1] if parts else key
 
@@ -209,6 +210,7 @@ def name_folders(names: Sequence[str]) -> list[str]:
     for name in names:
         # names hold what users write, such as paths; folders must stay below the output folder
         word = re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")[:80] or "variant"
+        # two names may differ only in characters that were replaced
         taken = sum(folder == word or folder.startswith(f"{word}~") for folder in folders)
         folders.append(f"{word}~{taken + 1}" if taken else word)
     return folders

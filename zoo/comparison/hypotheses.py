@@ -177,6 +177,7 @@ def record_hypotheses(
         cannot_ask: {hypothesis: why the task cannot ask it}, by a pilot. Ignored once a run has
             ended: what is known then is no forecast.
     """
+    # spaces make no other hypothesis, whose digest would differ
     texts = [" ".join(statement.split()) for statement in texts]
     recorded = {entry.text: entry for entry in read_hypotheses(folder)}
     if not texts and not recorded:

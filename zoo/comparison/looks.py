@@ -64,6 +64,7 @@ def spend_alpha(looks: Sequence[int], alpha: float = 1 - LEVEL) -> dict[int, flo
         alpha: The false alarms of all looks together.
     """
     counted = [look for look in looks if look >= FEWEST]
+    # a single look may spend all of it
     if len(counted) < 2:
         return dict.fromkeys(counted, 1 - alpha)
     first_look, *later_looks = counted

@@ -24,8 +24,11 @@ def count_decimals(comparison: Comparison) -> int:
         means = [sum(by_seed) / len(by_seed) for by_seed in values if by_seed]
         largest = max(map(abs, means), default=0.0)
         gap = max(means, default=0.0) - min(means, default=0.0)
+        # three significant digits, and three decimals from 0.1 to 10
         least = 3 if 0.1 <= largest < 10 or largest == 0 else 2 - floor(log10(largest))
+        # two digits of the difference between the best and the worst
         close = -floor(log10(gap / 10)) if gap > 0 else 0
+        # at most one digit more for nearly equal means: further ones would show noise
         needed = max(needed, least, min(close, least + 1))
     return min(max(needed, 0), MAX_DECIMALS)
 

@@ -316,6 +316,7 @@ def _find_half(tasks: Sequence[Scores], number: int) -> float:
     from scipy import special
 
     squared = np.array([scores[number].var(ddof=1) / scores.shape[1] for scores in tasks])
+    # the fewest seeds of any task: too few degrees of freedom err on the wide side
     freedom = (min(scores.shape[1] for scores in tasks) - 1) * _count_effective(squared)
     critical = float(special.stdtrit(freedom, (1 + LEVEL) / 2))
     return critical * sqrt(float(squared.sum())) / len(tasks)

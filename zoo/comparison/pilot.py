@@ -112,6 +112,7 @@ def _find_room(
 
     mean = compare_pair(values, Pair(hypothesis.one, hypothesis.other), measure_noise(values))
     if isinstance(mean, PairedMean):
+        # of one seed, as the comparison has another number of them than its pilot
         deviation = mean.error * mean.count**0.5
         planned = len(plan.seeds)
         power = find_power(planned, hypothesis.margin, deviation, family)

@@ -208,6 +208,7 @@ class ComparisonPlan(ComparisonSubject):
             hint = "name the output folder of a comparison"
             raise DataError(f"{folder}: holds no comparison, {cause}; {hint}")
         plain = read_json(path, message)
+        # plans of older versions have no digest
         if isinstance(plain, dict) and HASH in plain:
             if not is_unchanged(plain):
                 raise DataError(f"{EDITED}; restore it", place=path)
@@ -235,6 +236,7 @@ def list_changes(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str
     changes: dict[str, Any] = {}
     for key, value in recipe.items():
         before = base.get(key)
+        # types too: to Python 1, 1.0 and True are equal, and to a recipe they are not
         if key in base and before == value and type(before) is type(value):
             continue
         if isinstance(value, Mapping) and isinstance(before, Mapping) and {*before} <= {*value}:

@@ -207,6 +207,7 @@ def decide(
         *_drop_worse(ranked, best, sign, look, level, bounds, is_guarded=is_guarded),
         *_stop_refuted(claims, look, level, max(family or 0, len(claims))),
     ]
+    # reversed, so that the first reason to stop a variant stays
     gone = {variant.variant: variant for variant in reversed(stopped)}
     return Decision(
         look=look,
@@ -386,6 +387,7 @@ def judge_claims(
     for claim, pair in zip(claims, pairs, strict=True):
         decision = _judge_claim(claim, differences.get(pair), sign)
         margin = Pair(claim.one, claim.other, sign * claim.effect)
+        # the interval is of the difference, the p-value of its distance from the claimed effect
         tested = compare_named(values, [margin], noise, bounds, family=size, level=level).get(
             margin
         )

@@ -462,6 +462,7 @@ def estimate_variant(
     solved = count_solved(comparison, variant, own)
     if solved is None or not solved.is_split:
         return mean, None
+    # Student's interval assumes one cluster of values, and here are two
     return replace(mean, low=None, high=None), solved
 
 
@@ -499,6 +500,7 @@ def choose_scale(standings: Sequence[Standing]) -> Scale:
     distances = [
         max(abs(value - best) for value in standing.values.values()) for standing in present
     ]
+    # a median, since the outliers that are looked for would raise a mean
     reach = FAR * median([distance for distance in distances if distance > 0] or [0.0])
     near = [
         standing
@@ -511,6 +513,7 @@ def choose_scale(standings: Sequence[Standing]) -> Scale:
     for shown in near or present[:1]:
         dots += shown.values.values()
         ends += [shown.mean.low, shown.mean.high] if shown.mean else []
+    # intervals may extend the axis by this much; longer ones are cut
     extension = MAX_EXTENSION * (max(dots) - min(dots))
     least, most = min(dots) - extension, max(dots) + extension
     clipped = [min(max(end, least), most) for end in ends if end is not None]

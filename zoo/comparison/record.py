@@ -291,6 +291,7 @@ def bin_positions(
     """
     if len(losses) <= most:
         return tuple(losses), ()
+    # losses fall steeply at the first positions and hardly at the last, so bins double
     edges = [0, 1]
     while edges[-1] < len(losses):
         edges.append(min(2 * edges[-1], len(losses)))
@@ -333,6 +334,7 @@ def list_setting_differences(
         f"{key} is {format_json(there)} there, {format_json(here)} in the plan"
         for key, (there, here) in pairs.items()
         if there != here
+        # equal settings with another digest are relative to another base
     ] or ["its base recipe differs"]
 
 

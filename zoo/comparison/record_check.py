@@ -122,6 +122,7 @@ def _list_contradictions(
     if cell.value is None or not cell.curve or cell.criterion != cell.monitor:
         return
     best = (max if cell.mode == "max" else min)(value for _, value in cell.curve)
+    # a curve that was thinned may lack its best value
     is_whole = len(cell.curve) < MAX_VALIDATIONS
     if is_whole and abs(best - cell.value) > 10 ** (1 - DRAWN_DIGITS) * abs(best):
         yield f"states {cell.criterion} {cell.value:.6g}, its validations {best:.6g}"

@@ -161,6 +161,7 @@ def _read_lines(path: Path) -> tuple[tuple[int, str], ...]:
         return ()
     except OSError as error:
         raise DataError(f"{PROBLEM}, {error.strerror or error}", place=path) from None
+    # parsed once for each state of the file, since the cells of a plan are asked for one by one
     return _read_stamped(path, (status.st_mtime_ns, status.st_size, status.st_ino))
 
 

@@ -63,6 +63,7 @@ def _read_folder(folder: Path) -> Iterator[tuple[Identity, RecordedCell]]:
     """Yield the finished cells of a comparison; those that are refused are logged."""
     try:
         cells = read_cells(folder)
+        # a plan without finished cells is not read: nothing is taken from it, damaged or not
         plan = ComparisonPlan.read(folder) if cells else None
         if plan is not None:
             cells = read_checked(plan, folder)

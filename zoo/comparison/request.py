@@ -246,6 +246,7 @@ def resolve_trials(
     for trial in trials:
         name = f"{trial.variant} study {trial.study} trial {trial.trial}"
         changed = apply_settings(variants[trial.variant], trial.settings)
+        # a name of its own, as a key of the recipes; messages name the variant
         combinations.append(replace(changed, name=name, trial_of=trial.variant))
     resolved = resolve_recipes(request, is_local=is_local, combinations=combinations)
     return [

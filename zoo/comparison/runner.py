@@ -208,6 +208,7 @@ class CellRunner:
         if gained <= 0 or elapsed < ESTIMATE_SECONDS:
             return summary
         total_cells = count + self.following
+        # by the speed of this call: cells that were done before it tell nothing of this machine
         seconds = elapsed * (total_cells - share) / gained
         whole = f" for all {total_cells}" if self.following else ""
         return f"{summary}, {format_duration(seconds)} left{whole}"

@@ -76,6 +76,7 @@ def _fit_line(comparison: Comparison, name: str, variants: list[Variant]) -> Sca
             continue
         losses[sizes[0]] = fmean(positive.values())
         for seed, value in positive.items():
+            # in logarithms a power law is a straight line
             points.setdefault(seed, []).append((log(sizes[0]), log(value)))
     slopes = [
         linear_regression(*zip(*pairs, strict=True)).slope

@@ -184,6 +184,7 @@ def rank_speeds(comparison: Comparison) -> list[SolvingSpeed]:
             }
             speeds.append(SolvingSpeed(variant=variant.name, steps=solving_steps, minutes=minutes))
     speeds.sort(key=lambda candidate: fmean(steps.steps for steps in candidate.steps.values()))
+    # of all pairs, since the data chose which variant is the fastest
     pairs = comb(len(speeds), 2)
     ranked = speeds[:1]
     for speed in speeds[1:]:

@@ -320,6 +320,7 @@ def list_shares(recorded: CellRecord, again: CellRecord) -> list[ComparedShare]:
         for measurement in recorded.measured
     ]
     if recorded.criterion:
+        # what chose the trial is stored apart from the metrics of its test
         triples.append(("", {recorded.criterion: recorded.value}, {again.criterion: again.value}))
     return [
         ComparedShare(

@@ -375,8 +375,10 @@ def compare_pair(
         squared = max(squared, total)
     if not is_guarded:
         return PairedMean(mean, count, sqrt(squared / count), freedom)
+    # so few seeds do not show their own noise, so they have at least that of all variants
     if not permutation.can_decide:
         squared = max(squared, 2 * noise.deviation**2)
+    # a share of so many samples varies at least as counts do
     if noise.samples:
         squared = max(squared, abs(fmean(differences)) / noise.samples, 1 / noise.samples**2)
     return PairedMean(mean, count, sqrt(squared / count), freedom, permutation)
@@ -467,6 +469,7 @@ def find_smallest_difference(values: Values, noise: Noise, level: float = LEVEL)
         return None
     # of all pairs, since the smallest difference is stated once for the whole comparison
     error, freedom = median(mean.error for mean in paired), median(mean.freedom for mean in paired)
+    # in units of the error: the interval around 0 ends at the critical value
     judged = _judge_pair(PairedMean(0.0, FEWEST, 1.0, freedom), noise.variants, ANY_VALUE, level)
     return _find_shift(judged.estimate.high or 0.0, freedom) * error
 

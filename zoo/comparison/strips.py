@@ -55,6 +55,7 @@ def build_strip(standing: Standing, scale: Scale) -> Strip:
     if mean.low is not None and mean.high is not None:
         interval_cuts = (find_side(mean.low, scale) < 0, find_side(mean.high, scale) > 0)
         low, high = max(mean.low, scale.low), min(mean.high, scale.high)
+        # an interval beyond the axis has nothing to draw; the arrow of its mean stands for it
         interval = (low, high) if low <= high else None
 
     values = standing.values.values() if mean.count > 1 else ()

@@ -45,6 +45,7 @@ def plan_studies(
         trials: The trials, each with its recipe as plain data.
         is_raced: Whether looks stop variants.
     """
+    # names of variants may hold characters that no folder can have
     folders = dict(zip(effective, name_folders([*effective]), strict=True))
     cells = tuple(
         PlannedCell(

@@ -154,6 +154,7 @@ def load_suite(word: str | Path) -> SuiteFile:
         raise RecipeError(*issues)
     validator = Validator(tree.locations, interpolates=False)
     suite = validator.validate(Suite, tree.data, "")
+    # rules between keys take for granted that each value has its type
     if not validator.issues:
         issues += _find_issues(suite, tree.locations)
     if issues or validator.issues:

@@ -361,6 +361,7 @@ def _load_variants(
 
 def _find_inapplicable(model: nn.Module, recipes: Mapping[str, Recipe]) -> dict[str, str]:
     """Return {encoding: why no options make it applicable}, by the facts that encodings declare."""
+    # sizes of layers do not depend on the encoding, so one model answers for all
     layers = [module for module in model.modules() if isinstance(module, SelfAttention)]
     refused = {}
     for label, recipe in recipes.items():

@@ -150,6 +150,7 @@ def describe_verdict(
 
     if len(present) == len(best):
         return f"{lead}; {'no other is measured' if len(best) == 1 else 'their seeds are equal'}"
+    # each of these takes back all verdicts, so they come before the names
     if list_steep(comparison):
         return f"{lead}; no verdict, as not all variants were trained to the end"
     if all(standing.mean.count < FEWEST for standing in present if standing.mean):
@@ -248,6 +249,7 @@ def describe_power(comparison: Comparison, condition: Condition) -> str:
         return ""
     low, high = comparison.bounds
     seeds = f"with {noise.seeds} seeds"
+    # no two values differ by more than the range of the metric
     if smallest > high - low:
         sentence = f"{seeds} no difference can be seen"
     elif smallest == 0:

@@ -92,6 +92,7 @@ def _read_key(argument: str, key: str, values: Any) -> TunedKey:
         message = "expected a range or a list of choices"
         choices = Setting(EXAMPLE.key, [0.001, 0.003], within=TUNE)
         raise _refuse(argument, message, Message("write ", EXAMPLE, " or ", choices)) from None
+    # the word of the scale tells a range from two choices
     if not any(isinstance(value, str) and value in SCALES for value in plain):
         if any(value in plain[:number] for number, value in enumerate(plain)):
             raise _refuse(argument, "the list has a choice twice", "list it once")

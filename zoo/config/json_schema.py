@@ -94,6 +94,7 @@ def describe_annotation(annotation: Any) -> Schema:
     if origin in (dict, Mapping):
         values = describe_annotation(arguments[1])
         return {"anyOf": [{"type": "object", "additionalProperties": values}, REFERENCE]}
+    # a string may be an interpolation already; null comes with another type, which allows it
     if annotation in (str, type(None)):
         return SCALARS[annotation]
     return {"anyOf": [SCALARS[annotation], REFERENCE]}

@@ -233,6 +233,7 @@ class _Reader:
         self.count = 0
 
     def read(self, node: Any, key: str, location: str, inside: tuple[yaml.Node, ...]) -> Any:
+        # before children are read: aliases of YAML make a large tree of a small file
         self.check_limits(node, inside)
         self.locations[key] = location
         if isinstance(node, yaml.MappingNode):
@@ -292,6 +293,7 @@ def read_plain(data: object, location: str, issues: list[ConfigIssue]) -> Tree:
     def check(value: object, key: str, depth: int) -> Any:
         nonlocal count
         count += 1
+        # before anything is read: a checkpoint may come from anyone
         if depth > DEPTH or count > NODES:
             raise tree.make_error(key, f"deeper than {DEPTH} levels or more than {NODES:,} values")
         if isinstance(value, dict) and all(map(is_key, value)):

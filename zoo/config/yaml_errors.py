@@ -124,6 +124,7 @@ CASES: Sequence[_Case] = (
 
 def explain_error(text: str, error: yaml.MarkedYAMLError) -> YamlProblem:
     """Explain an error of the parser in its text."""
+    # first, as the parser would complain about one of its markers
     if conflict := CONFLICT.search(text):
         line = text.count("\n", 0, conflict.start()) + 1
         hint = "keep one of both sides, and remove the lines of <, = and >"
@@ -131,6 +132,7 @@ def explain_error(text: str, error: yaml.MarkedYAMLError) -> YamlProblem:
 
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
+    # a bracket that is never closed is wrong where it opens, not where the parser gives up
     start = error.context_mark.line + 1 if error.context_mark else line
     message = ", ".join(filter(None, (error.context, error.problem)))
     lines = text.splitlines()

@@ -415,6 +415,7 @@ def score_points(train: Any, test: Any, spec: PointSpec) -> Baselines:
     squares = errors.square()
     name = "mean of train"
     return {
+        # a task computes its loss from standardized targets, other metrics in their unit
         "test/loss": {name: float((squares / torch.tensor(spec.target_stds).square()).mean())},
         "test/rmse": {name: float(squares.mean().sqrt())},
         "test/mae": {name: float(errors.abs().mean())},
@@ -435,6 +436,7 @@ def score_answers(test: Any) -> Baselines:
     batches = [test.__getitems__(chunk) for chunk in _split_numbers(len(test))]
     answers: list[tuple[int, ...]] = []
     for batch in batches:
+        # a label is an answer of one token
         rows = batch.targets.tolist() if isinstance(batch, TextBatch) else batch[1][:, None]
         answers += [tuple(int(token) for token in row if token != IGNORE_INDEX) for row in rows]
 

@@ -80,6 +80,7 @@ class MovingDigits(SyntheticTask):
                 self.motion.compute_paths(digit_draws[:, 1:], heading)
             ).float()
             clips.append(self.motion.render(images[chosen], corners))
+        # there is one digit then, as several have no single label
         targets = labels.numpy()[chosen] if self.label == "digit" else heading
         return torch.stack(clips).amax(0), torch.from_numpy(targets)
 

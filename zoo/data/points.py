@@ -206,6 +206,7 @@ class PointFiles(DataModule):
                 raise DataError(f"its points have {widths}; {message}")
             count = len(table.x)
             table = table.place(self.dtype, center=self.center)
+            # 0 stands for the target, which is cut off below
             sets = [PointSample(table.x[n], table.pos[n], 0) for n in range(count)]
         if errors:
             yield FileBatch((), None, errors)

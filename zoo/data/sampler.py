@@ -28,6 +28,7 @@ class ProcessShare:
     def take(self, batch: Any) -> Any:
         """Return this process' slice of a sequence. Slices differ in length by at most one."""
         size, remainder = divmod(len(batch), self.world_size)
+        # the first ranks have one sample more
         start = self.rank * size + min(self.rank, remainder)
         return batch[start : start + size + (self.rank < remainder)]
 

@@ -109,6 +109,7 @@ class TextStream(DataModule):
             table, encoded = self._select_table(tables, split), None
             title = f"{self.path}, stream of {self.splits.find_table(split)}"
             if self.tokenizer_workers:
+                # before training, or each process would encode all text during it
                 encoded = EncodedRows(self.vocabulary, self.separator, title)
                 encode_table(encoded, table, self.tokenizer_workers, self.share)
             self.loaders[split] = StreamedTextLoader(

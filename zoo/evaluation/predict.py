@@ -385,6 +385,7 @@ def _write_input(source: Any, path: Path, task: Task) -> Path:
     if not isinstance(source, Image.Image):
         raise DataError(f"{type(source).__name__} is no tensor, path, picture or text")
     try:
+        # PNG, as a lossy format would change what the model sees
         read_pixels(source, "RGB").save(path, format="PNG")
     except (OSError, ValueError) as error:
         raise DataError(f"a picture cannot be read: {error}") from None

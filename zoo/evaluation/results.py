@@ -343,6 +343,7 @@ def build_result_table(result: Evaluation) -> ResultTable:
     )
     columns = []
     for name in result.metrics:
+        # without methods the rows do not compete with each other
         better = DIRECTIONS.get(name.rpartition("/")[2]) if has_methods else None
         title = name.removeprefix("test/").replace("_", " ")
         columns.append(ResultColumn(title=title, group="test", decimals=DECIMALS, better=better))
@@ -463,6 +464,7 @@ def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
     }
     sizes = list(dict.fromkeys(size for line in lines.values() for size in line))
     apart = not all(map(has_equal_sides, sizes))
+    # sizes without an order stay as the recipe lists them
     if not apart:
         sizes.sort()
     at = {size: float(number if apart else size[0]) for number, size in enumerate(sizes)}
@@ -484,6 +486,7 @@ def plot_by_size(result: Evaluation, unit: str, metric: str) -> LineChart:
             _build_line(name, [(at[size], value) for size, value in points.items()])
             for name, points in lines.items()
         ),
+        # a single size needs an axis of some width too
         x_scale=scale.widen(0.06) if ends[0] < ends[1] else Scale(ends[0] / 2, ends[0] * 2 + 1),
         rule=None if position is None else (position, f"trained at {format_size(trained)}"),
         connected=not apart,

@@ -237,6 +237,7 @@ def _end_with_parent() -> None:
         parent.join()
         os.kill(os.getpid(), SIGTERM)
         time.sleep(GRACE_SECONDS)
+        # 0 is its own process group, to which the workers of loaders belong
         os.killpg(0, SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -304,6 +305,7 @@ def read_state(run: Path) -> tuple[State, str]:
         return entries["state"], entries["error"]
     if not run.is_dir():
         return "waiting", ""
+    # a process holds the lock of its run directory as long as it lives
     return ("running" if run_dir.is_locked(run) else "stopped"), ""
 
 

@@ -163,6 +163,7 @@ def launch(
 
     edits = list_edits(overrides)
     if is_draft:
+        # stands in for data that the recipe lacks, so that the rest can be checked
         edits = [*edits, *load_for_description(recipe, [*edits, *LOCAL_TRAINER])[1]]
     checked, experiment = _check_recipe(recipe, edits, options)
     job = _build_job(checked, recipe, edits, options)

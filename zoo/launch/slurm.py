@@ -78,6 +78,7 @@ class SlurmLauncher:
             "partition": self.partition,
             "account": self.account,
             "signal": f"TERM@{SECONDS_TO_SAVE}",
+            # a requeued job goes on in the same file
             "open-mode": "append",
             "output": f"zoo-{job.title}-%j.out",
         }

@@ -162,6 +162,7 @@ def _match_rows(
     shared = tokens.keys() & sources.keys()
     if not shared or value.shape[1] != weight.shape[1]:
         return None
+    # rows of all other tokens keep their initial values
     result = weight.detach().clone()
     for piece in shared:
         result[tokens[piece]] = value[sources[piece]]

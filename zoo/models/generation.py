@@ -52,6 +52,7 @@ def sample_tokens(
         token = sample_token(logits[0, -1], generator, temperature, top_k, top_p)
         yield token
         new = torch.tensor([[token]], device=device)
+        # a context remembers what came before
         tokens = new if context is not None else torch.cat([tokens, new], dim=1)
         logits = model(tokens, context=context, last=1)
 

@@ -235,6 +235,7 @@ class ResidualBranch(nn.Module):
         if self.drop_path == 0:
             return x
         mask = x.new_empty(len(x), 1, 1).bernoulli_(1 - self.drop_path)
+        # scaled, so that its expectation is its value in evaluation
         return x * mask / (1 - self.drop_path)
 
 
@@ -327,6 +328,7 @@ class Transformer(nn.Module, Encoded):
     ) -> None:
         super().__init__()
         self.token_hooks = []
+        # kept for `add_blocks`: a subclass draws its embeddings before the blocks
         self._make_dims = partial(Dims, dim, heads, depth=depth, kv_heads=kv_heads)
         self._attention = AttentionOptions(
             backend=backend, attention=attention, softcap=softcap, sinks=sinks

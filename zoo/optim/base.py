@@ -120,6 +120,7 @@ class TorchOptimizer:
         """Compute the learning rate of a step as a fraction of `lr`."""
         warmup = round(self.warmup_ratio * steps)
         if step < warmup:
+            # step + 1, since a first step with the rate 0 would change nothing
             return (step + 1) / warmup
         height = self._shape.height(step, warmup, steps)
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * height

@@ -168,6 +168,7 @@ class PlainReader:
             return [self.read(item, join(key, i), depth + 1) for i, item in enumerate(value)]
         if isinstance(value, str):
             return self.read_text(value, key)
+        # before numbers, since a bool is an integer to Python
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, Integral):

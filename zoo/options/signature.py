@@ -311,6 +311,7 @@ def _list_constructors(member: Member) -> Iterator[Constructor]:
             return
         if not node.bases:
             return
+        # their order is that of Python, which an import would have to compute
         if len(node.bases) > 1:
             raise LookupError(f"{node.name} has several bases")
         names, node = names.find_class(ast.unparse(node.bases[0]))

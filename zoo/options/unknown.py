@@ -221,6 +221,7 @@ def explain_name(kind: str, word: str) -> str:
         return f"write {{name: text, files: [{word}]}}"
     for fragment in _list_fragments():
         section, _, stem = fragment.partition("/")
+        # fewer letters begin too many names
         is_near = len(word) > 3 and stem.startswith(word.lower())
         if kind.startswith(section) and (word in (fragment, stem) or is_near):
             return f"{fragment} is a fragment, which a recipe names in `extends`"

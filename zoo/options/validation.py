@@ -292,6 +292,7 @@ class Validator:
         if not isinstance(value, list):
             trial = self.copy()
             trial.validate(annotation, [value], key)
+            # a value that fits by itself only lacks its brackets
             fits_alone = value is not None and not trial.issues
             hint = f"write [{format_value(value)}]" if fits_alone else _bracket(value)
             return self.refuse_type(annotation, value, key, hint)
@@ -414,6 +415,7 @@ class Validator:
     def find_member(self, kind: str, name: Any, key: str) -> Member | None:
         """Return the member of a name; None, with an issue, if there is no such member."""
         self.locations[key] = locate(self.given, key)
+        # what it refers to is known once the recipe is complete, and checked then
         if is_interpolation(name):
             self.untyped.add(key)
             return None
@@ -576,6 +578,7 @@ def _correct(annotation: Any, value: object) -> str:
         meant = find_meant(str(value), map(str, get_args(annotation)))
         return offer(str(value), meant) if meant else ""
     if annotation is int and isinstance(value, float) and value.is_integer():
+        # larger floats are no exact integers
         return f"write {value:.0f}" if abs(value) < 1e15 else ""
     if annotation is bool and isinstance(value, str) and value.lower() in BOOLEANS:
         return f"write {BOOLEANS[value.lower()]}"

@@ -112,6 +112,7 @@ def _find_runs(
             continue
         if towards == "down" and -1 not in sides:
             continue
+        # one arrow for a run of points, which would cover each other
         furthest = max if towards == "up" else min
         cut = furthest(run, key=lambda pair: pair[0])[1]
         assert cut is not None

@@ -107,6 +107,7 @@ def find_ends(values: Tensor, signed: bool) -> tuple[float, float]:
     seen = values[values.isfinite()].double()
     if not seen.numel():
         return 0.0, 1.0
+    # 0 is on every scale, so that faint colours mean values near it
     low, high = min(0.0, float(seen.min())), max(0.0, float(seen.max()))
     largest = max(-low, high) or 1.0
     if signed:

@@ -117,6 +117,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(read_file),
         autoescape=True,
+        # what a template asks for and nobody passes raises, instead of leaving a gap
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -25,6 +25,7 @@ def format_number(number: float, digits: int = 4) -> str:
     if not math.isfinite(number):
         return _format_infinite(number)
     size = abs(number)
+    # beyond this zeros have to be counted
     if size >= 1e7 or 0 < size < 1e-3:
         mantissa, exponent = f"{number:.2e}".split("e")
         scientific = f"{float(mantissa):g}\u00d710{str(int(exponent)).translate(SUPERSCRIPTS)}"

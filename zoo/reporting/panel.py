@@ -54,6 +54,7 @@ class Scale:
         # The next step of 1, 2, 5 or 10 times a power of ten.
         rough = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(rough))
+        # 0.999 here and 1e-6 below: rounding must not skip a number
         step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
         start = math.ceil(self.low / step - 1e-6)
         end = math.floor(self.high / step + 1e-6)

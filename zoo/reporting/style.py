@@ -217,6 +217,7 @@ def finish_chart(
             offset=10,
             color=style.palette.quiet,
         )
+        # a page gives each chart its size, so axes and title have to fit within it
         autosize = alt.AutoSizeParams(type=fit, contains="padding")
         return chart.properties(
             width=style.width, height=style.height, title=title, autosize=autosize

@@ -363,6 +363,7 @@ def _format_heads(table: ResultTable) -> Iterator[str]:
         (name, [*grouped]) for name, grouped in groupby(table.columns, lambda column: column.group)
     ]
     arrows: list[str] = []
+    # LaTeX counts columns from 1, and the first one names the rows
     cells, rules, start = [""], [], 2
     for name, columns in groups:
         directions = {column.better for column in columns}
@@ -402,6 +403,7 @@ def _format_value(
         formatted = rf"\textbf{{{formatted}}}"
     if value.mark in symbols:
         symbol = symbols[value.mark]
+        # without width, so that numbers stay aligned
         formatted += symbol if intervals else rf"\rlap{{{symbol}}}"
     if intervals and value.low is not None and value.high is not None:
         low, high = (_format_number(end, column.decimals) for end in (value.low, value.high))

@@ -334,6 +334,7 @@ def _build_encodings(
             raise OptionError(
                 f"{key}.{index}", f"{choice.name} appears twice in the list; list it once"
             )
+        # compared by equality: options may be mappings, which cannot be hashed
         same = next((factory for former, factory in factories if former == choice), None)
         built[choice.name] = same or _build_factory(choice, f"{key}.{index}", streams)
         factories.append((choice, built[choice.name]))

@@ -120,6 +120,7 @@ class Condition:
         if kind not in get_args(ConditionKind):
             raise ValueError(f"unknown kind of condition {kind!r}")
         factor = plain.get("factor")
+        # the type itself, since isinstance would take true for a number
         if factor is not None and not (type(factor) in (int, float) and factor >= 1):
             raise TypeError("the factor of a condition is a number of at least 1")
         if size is not None and not (1 <= len(size) <= 2 and all(type(n) is int for n in size)):
@@ -150,6 +151,7 @@ def list_conditions(recipe: Recipe, spec: DataSpec) -> tuple[Condition, ...]:
         (method, factor)
         for method in recipe.evaluate.extrapolation or ()
         for factor in recipe.evaluate.factors or (None,)
+        # those of the unchanged model are the sizes themselves
         if method != NONE
     )
     names = {format_size(size) for size in sizes} | {TRAINED}

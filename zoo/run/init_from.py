@@ -132,6 +132,7 @@ def copy_weights(model: nn.Module, source: Source) -> TransferReport:
         if adapted is None or adapted.shape != weight.shape:
             left[name] = _describe_difference(value, weight)
             continue
+        # a tensor of the state shares its memory with the parameter
         weight.copy_(adapted)
         if adapted is value:
             copied.append(name)

@@ -405,6 +405,7 @@ def count_parameters(model: nn.Module) -> Mapping[str, int]:
     for name, parameter in model.named_parameters():
         components = name.split(".")
         if components[0] == "blocks":
+            # attn_branch counts with attn, and mlp_branch with mlp
             part = f"blocks.{components[2].partition('_')[0]}"
         elif components[0] == "encoding":
             part = f"encoding.{components[1]}"

@@ -182,6 +182,7 @@ def divide_batch(total: int, processes: int, accumulated: int) -> int:
     parts = processes * accumulated
     if total % parts == 0:
         return total // parts
+    # divisors come in pairs, of which the smaller is at most the root
     low = [number for number in range(1, isqrt(total) + 1) if total % number == 0]
     divisors = sorted({*low, *(total // number for number in low)})
     below = [number for number in divisors if number < parts]

@@ -86,6 +86,7 @@ def find_resume_point(
     try:
         path = checkpoint.locate(named)
     except CheckpointError as error:
+        # words that mean `auto` to a user, and are no paths
         if resume.lower() not in ("true", "yes", "1", "latest", "newest"):
             raise
         hint = Setting("resume", "auto")

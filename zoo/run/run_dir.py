@@ -67,6 +67,7 @@ def create(
             with create_file(folder / name) as file:
                 file.write(content.encode())
         if path is None:
+            # last, so that `latest` never leads to a folder without its recipe
             name_latest(folder)
     except OSError as error:
         raise refuse(folder, error) from None

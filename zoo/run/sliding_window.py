@@ -28,6 +28,7 @@ class SlidingWindow(nn.Module):
         """Compute logits [B, classes, H, W] from images [B, C, H, W]."""
         sides = [min(side, whole) for side, whole in zip(self.size, images.shape[2:], strict=True)]
         rows, columns = (
+            # the last window ends with the image, whatever its overlap with the one before
             [*range(0, whole - side, stride), whole - side]
             for side, whole, stride in zip(sides, images.shape[2:], self.strides, strict=True)
         )

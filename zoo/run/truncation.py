@@ -41,6 +41,7 @@ class TruncatedContext(nn.Module):
             for part in (inputs, documents)
         ]
         logits = self.model(*segments).unflatten(0, (rows, len(ends)))  # [B, S, L, V]
+        # the tokens of a segment that none before it has predicted
         fresh = [end - before for before, end in zip([0, *ends], ends, strict=False)]
         parts = [logits[:, at, self.length - new :] for at, new in enumerate(fresh)]
         return torch.cat(parts, dim=1)

@@ -119,6 +119,7 @@ class Task(L.LightningModule):
         batches = self.trainer.num_training_batches
         per_epoch = math.ceil(batches / self.trainer.accumulate_grad_batches)
         planned = steps + per_epoch * (epochs - done)
+        # -1 is the value of Lightning for no limit
         return min(planned, most) if most > 0 else planned
 
     def inputs(self, batch: Any) -> tuple[Tensor | None, ...]:

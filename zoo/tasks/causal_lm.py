@@ -56,6 +56,7 @@ class CausalLM(Task):
         self, model: nn.Module, optim: Optimizer, spec: TextSpec, *, metrics: Metrics = ()
     ) -> None:
         super().__init__(model, optim, spec)
+        # only causal models have it, 0 without a memory
         memory = getattr(model, "memory_length", None)
         if not isinstance(memory, int):
             message = "causal_lm trains causal models; choose model decoder"

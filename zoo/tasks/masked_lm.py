@@ -149,6 +149,7 @@ class MaskedLM(Task):
 
     def _draw(self, window: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Draw numbers [2, N] and tokens [N] with a seed that depends only on the window."""
+        # a checksum, as the hash of bytes in Python differs between processes
         generator = np.random.default_rng(zlib.crc32(window.tobytes()))
         draws = generator.random((2, len(window)), dtype=np.float32)
         tokens = generator.integers(self.mask_token, size=len(window))

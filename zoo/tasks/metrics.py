@@ -443,6 +443,7 @@ def build_metrics(
             built[name] = cls(spec, **choice.options)
         except OptionError as error:
             raise OptionError(key, f"{name}: {error.message}") from None
+    # grouping compares states after the first batch, which may be equal by chance
     return MetricCollection(dict(built), compute_groups=False)
 
 

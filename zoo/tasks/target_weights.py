@@ -64,9 +64,11 @@ class TargetWeights:
             mean = self._own
             if distributed.is_initialized():
                 distributed.all_reduce(mean)
+                # a mean, as DDP averages gradients too
                 mean = mean / distributed.get_world_size()
         self._own = self._mean = None
 
+        # without any target the gradients are 0 already
         factor = 1 / torch.where(mean == 0, 1, mean)
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         local = [

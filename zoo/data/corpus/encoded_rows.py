@@ -116,6 +116,7 @@ def encode_table(rows: EncodedRows, table: Any, workers: int, share: ProcessShar
         EncodingJobs(rows, table, workers, share),
         batch_size=None,
         num_workers=workers,
+        # without one the loader would draw from the global generator, and change the training
         generator=torch.Generator(),
         worker_init_fn=WorkerStart(),
     )

@@ -58,6 +58,7 @@ class Flipflop(SyntheticTask):
 
         # A read repeats the bit of the last write before it.
         bits = ZERO + (draws[:, 1] < 0.5)
+        # the first operation is a write, so 0 is right where no other came before
         write_index = np.where(operations == WRITE, np.arange(self.pairs), 0)
         last_write = np.maximum.accumulate(write_index, axis=1)
         reads = operations == READ

@@ -40,6 +40,7 @@ class Recall(SyntheticTask):
             raise OptionError("length", f"{message}; write {length + 1}")
         if pairs > keys:
             raise OptionError("pairs", f"{pairs} keys per sequence are more than all {keys} keys")
+        # a sequence in which no key repeats has no target
         if steps <= pairs:
             message = f"in {steps} steps none of {pairs} keys need repeat; write less than {steps}"
             raise OptionError("pairs", message)

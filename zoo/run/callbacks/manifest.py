@@ -118,6 +118,7 @@ def digest_order(loader: Any) -> str | None:
     for epoch in range(DIGESTED_EPOCHS):
         # a copy: the sampler of training keeps its place
         sampler = copy(loader.epoch_sampler)
+        # from the start of the epoch, wherever a resumed run continues
         sampler.skip = 0
         sampler.set_epoch(epoch)
         count = 0

@@ -76,6 +76,7 @@ def _watch_modules(task: nn.Module, report: Callable[[str], None]) -> Iterator[N
             for tensor in list_tensors(output):
                 if not _is_finite(tensor):
                     report(f"the output of {name}")
+                # on the tensor itself: backward hooks of modules know no outputs in dataclasses
                 elif tensor.requires_grad:
                     tensor.register_hook(check_gradient)
 
