@@ -1,5 +1,6 @@
 """Claims of papers, the guide and the README's results follow from comparisons in studies, or say that there are none."""
 
+import argparse
 import importlib
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from comparisons import images, replace_metrics
 
-from zoo.cli.compare import parse_words
+from zoo.cli.compare import parse_words, read
 from zoo.comparison.claims import find_power
 from zoo.comparison.condition_baselines import read_scores
 from zoo.comparison.hypotheses import HYPOTHESES
@@ -611,6 +612,8 @@ def test_a_declared_command_can_be_started(name):
     """Check recipes, encodings and hypotheses; tuned keys are checked by the command itself."""
     program, verb, recipe, *words = shlex.split(list_declared()[name]["command"])
     assert (program, verb) == ("zoo", "compare")
+    # the command line reads the words before anything is imported
+    read(argparse.Namespace(recipe=recipe, overrides=words))
     given = parse_words(words)
     assert given["tune"]
     assert given.pop("studies") >= 3

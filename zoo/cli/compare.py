@@ -116,6 +116,7 @@ def _read_options(given: Mapping[str, Any]) -> None:
 def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
     """Read the recipe with each encoding. Raises RecipeError where one is wrong."""
     from zoo.config import Change, load
+    from zoo.config.command_line import list_chain
     from zoo.config.tree import collect_issues
     from zoo.options.plain import format_label
 
@@ -124,7 +125,7 @@ def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
     for encoding in encodings if isinstance(encodings, list) else ():
         found: list[ConfigIssue] = []
         with collect_issues(found):
-            load(recipe, [*edits, Change("model.encoding", encoding)])
+            load(recipe, [*edits, Change("model.encoding", list_chain(encoding))])
         issues += (replace(issue, subject=format_label(encoding)) for issue in found)
     if issues:
         raise RecipeError(*issues)

@@ -10,6 +10,7 @@ from typing import Any
 
 from zoo.comparison.results import Axis
 from zoo.config import Change, Edit
+from zoo.config.command_line import list_chain
 from zoo.config.overrides import list_edits
 from zoo.config.tree import collect_issues
 from zoo.errors import ARGUMENT, ConfigIssue, Message, RecipeError, Setting
@@ -148,22 +149,13 @@ def _label_values(argument: str, key: str, values: Sequence[Any]) -> dict[str, A
     by_label: dict[str, Any] = {}
     for value in values:
         if key == ENCODING:
-            value = _list_encodings(value)
+            value = list_chain(value)
         label = format_label(value)
         if label in by_label:
             message = f"the list names {label} twice"
             raise RecipeError(ConfigIssue(ARGUMENT, argument, message, "list it once"))
         by_label[label] = value
     return by_label
-
-
-def _list_encodings(value: Any) -> list[Any]:
-    """Return a list in any case, so that no option of the base recipe's own entry is inherited."""
-    if isinstance(value, str):
-        value = value.split("+")
-    if not isinstance(value, list):
-        return [value]
-    return [part.strip() if isinstance(part, str) else part for part in value]
 
 
 def build_axes(keys: Sequence[VariedKey]) -> tuple[Axis, ...]:

@@ -259,6 +259,22 @@ def parse_encodings(words: Sequence[str], key: str | None = None) -> list[tuple[
     return chains
 
 
+def list_chain(value: Any) -> list[Any]:
+    """Return the entries of a chain that a list of encodings names.
+
+    Args:
+        value: A name, several joined by + (`kerple+dape`), a mapping, or a list of these.
+
+    Returns:
+        A list in any case, so that no option of a recipe's own entry is inherited.
+    """
+    if isinstance(value, str):
+        value = value.split("+")
+    if not isinstance(value, list):
+        return [value]
+    return [part.strip() if isinstance(part, str) else part for part in value]
+
+
 def _collect_options(classes: Sequence[OptionSource]) -> dict[str, Option]:
     return {key: option for cls in classes for key, option in _list_options(cls).items()}
 
@@ -289,7 +305,7 @@ def _quote_text(word: str, declared: dict[str, Option]) -> str:
 def _parse_encoding(word: str) -> Any:
     """Return the entries of a word; none if it has issues."""
     if not word.lstrip().startswith(("[", "{")):
-        return [name.strip() for name in word.split("+")]
+        return list_chain(word)
     issues: list[ConfigIssue] = []
     data = parse(word, lambda line: ARGUMENT, issues).data
     if issues:
