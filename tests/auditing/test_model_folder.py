@@ -4,9 +4,30 @@ import json
 
 import planted
 import pytest
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from zoo.auditing import model_folder
+from zoo.auditing.subject import AuditSubject
 from zoo.cli import main
+from zoo.errors import OptionError
+
+BUILT = {
+    "bamba": "entries that follow from the number of heads",
+    "dots3_note": "entries that differ among layers",
+    "esmc": "heads that fill the states",
+    "gemma4_text": "widths of heads that differ among layers",
+    "helium": "heads that fill the states",
+    "jamba": "kinds of layers by a period",
+    "prophetnet": "numbers of layers by other names",
+    "zamba2": "numbers of layers in a list",
+}
+REFUSED = {
+    "align_text_model": "a part of other models",
+    "chinese_clip": "an image, too",
+    "musicgen": "several text parts",
+    "t5": "a decoder's tokens, too",
+}
 
 
 @pytest.fixture
@@ -57,8 +78,6 @@ def test_wrong_words_name_the_remedy(folder, words, code, message, capsys, monke
 
 
 def test_small_models_have_each_kind_of_layer_twice():
-    from transformers import AutoConfig
-
     config = AutoConfig.for_model("gemma3_text", num_hidden_layers=24)
     small = model_folder.shrink(config)
     kinds = small.layer_types
@@ -66,3 +85,41 @@ def test_small_models_have_each_kind_of_layer_twice():
     assert all(kinds.count(kind) >= 2 for kind in set(config.layer_types))
     assert small.rope_parameters == config.rope_parameters
     assert small.sliding_window == config.sliding_window
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in {**BUILT, **REFUSED} else pytest.mark.nightly)
+        for name in sorted(CONFIG_MAPPING_NAMES)
+    ],
+)
+def test_a_configuration_is_built_small_or_refused_by_name(name):
+    try:
+        config = AutoConfig.for_model(name)
+    # Some classes have no configuration without arguments.
+    except Exception as error:
+        pytest.skip(f"no default configuration: {error}")
+    refusal = ""
+    try:
+        AuditSubject.from_model(model_folder.build_small(config))
+    except OptionError as error:
+        refusal = str(error)
+    assert name not in BUILT or not refusal
+    assert name not in REFUSED or refusal
+    assert not refusal or "; pass " in refusal
+
+
+def test_kinds_by_numbers_of_layers_are_kept():
+    config = AutoConfig.for_model("bamba", num_hidden_layers=12, attn_layer_indices=[2, 5, 8])
+    small = model_folder.shrink(config)
+    assert small.num_hidden_layers == 6
+    assert small.attn_layer_indices == [2, 5]
+    assert small.mamba_n_heads * small.mamba_d_head == small.mamba_expand * small.hidden_size
+
+
+def test_layers_that_share_keys_follow_those_that_make_them():
+    small = model_folder.shrink(AutoConfig.for_model("gemma3n_text"))
+    makers = small.layer_types[: small.num_hidden_layers - small.num_kv_shared_layers]
+    assert small.num_kv_shared_layers > 0
+    assert set(makers) == set(small.layer_types)

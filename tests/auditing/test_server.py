@@ -76,7 +76,7 @@ def test_a_limited_rate_is_waited_for():
         (["{url}", "laws=[shift]"], 2, "no law 'shift' of servers"),
         (["{url}", "size=small"], 2, "only a folder has a size"),
         (["{url}", "reference=nowhere"], 2, "no such folder"),
-        (["{url}/more", "model=tiny"], 2, "there is no completions interface"),
+        (["{url}/more", "model=tiny"], 2, "no completions interface for model 'tiny'"),
         (["http://127.0.0.1:9/v1"], 4, "cannot be reached"),
         (["nowhere", "model=tiny"], 2, "only a server has it"),
     ],

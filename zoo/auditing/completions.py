@@ -105,10 +105,11 @@ class CompletionServer:
 
     def _describe_refusal(self, address: str, error: urllib.error.HTTPError) -> Exception:
         reason = _read_reason(error)
-        if error.code == 404 and address.endswith("/completions") and "model" not in reason:
-            problem = f"{self.url}: there is no completions interface"
-            remedy = "name the address up to /v1, as in http://HOST/v1"
-            return RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
+        if error.code == 404 and address.endswith("/completions"):
+            # Servers answer the same to an unknown model as to an unknown address.
+            problem = f"{self.url}: no completions interface for model {self.model!r}: {reason}"
+            remedy = "name the address up to /v1, as in http://HOST/v1, and a model that it serves"
+            return RecipeError(ConfigIssue(ARGUMENT, "", escape_text(problem), remedy))
         if error.code in (301, 302, 303, 307, 308):
             target = error.headers.get("Location", "another address")
             problem = escape_text(f"{self.url}: redirects to {target}")

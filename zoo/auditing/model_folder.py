@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +49,7 @@ class AuditOptions:
 
 SIZES: Mapping[str, int] = {
     "vocab_size": 256,
+    "vocab_size_per_layer_input": 256,
     "hidden_size": 64,
     "intermediate_size": 96,
     "moe_intermediate_size": 32,
@@ -58,8 +60,17 @@ SIZES: Mapping[str, int] = {
     "num_experts_per_tok": 2,
     "n_group": 1,
     "topk_group": 1,
+    "hidden_size_per_layer_input": 16,
 }
 """{entry of a configuration: its largest value in a small model}"""
+COUNTS = (
+    "num_hidden_layers",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
+LARGEST = 5e8  # parameters of a model that is audited small
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -182,20 +193,47 @@ def build_small(config: Any, dtype: Any = None) -> nn.Module:
     """
     import torch
 
-    small = shrink(config)
     try:
+        small = shrink(config)
+        model_class = find_model_class(small)
+        if type(small) not in model_class._model_mapping:
+            raise OptionError("", "it is a part of other models, and no model of tokens")
+        _check_size(model_class, small)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            model = find_model_class(small).from_config(small, dtype=torch.float32)
+            model = model_class.from_config(small, dtype=torch.float32)
             _stir(model)
-    except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, IndexError) as error:
-        problem = f"{config.model_type} cannot be built small: {str(error).strip()[:160]}"
-        raise OptionError("size", f"{problem}; pass the model with its weights") from None
+    # Configurations and models of a library fail in many ways, with errors of its own classes.
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        problem = f"{config.model_type} cannot be built small: "
+        problem += lines[0][:160] if lines else type(error).__name__
+        remedy = "pass the model with its weights to zoo.audit"
+        raise OptionError("size", escape_text(f"{problem}; {remedy}")) from None
     if dtype is not None:
         for parameter in model.parameters():
             # Buffers keep the tables of angles, as loading with dtype= leaves them.
             parameter.data = parameter.data.to(dtype)
     return model.eval()
+
+
+def _check_size(model_class: Any, config: Any) -> None:
+    """Check the number of parameters before any of them is allocated.
+
+    Raises:
+        OptionError: It is too large for an audit.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            model = model_class.from_config(config)
+    # What reads numbers while it is built has none on this device; such classes are few and small.
+    except Exception:
+        return
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count > LARGEST:
+        raise OptionError("", f"{count:,} parameters are left, most of them in parts without text")
 
 
 def _stir(model: nn.Module) -> None:
@@ -215,54 +253,158 @@ def _stir(model: nn.Module) -> None:
 
 
 def shrink(config: Any) -> Any:
-    """Return a configuration with few layers and narrow states."""
+    """Return a configuration with few layers and narrow states of its text part.
+
+    Raises:
+        ValueError: It has several text parts.
+    """
     config = copy.deepcopy(config)
     text = config.get_text_config()
-    heads = getattr(text, "num_attention_heads", None)
-    width = getattr(text, "head_dim", None)
-    hidden = getattr(text, "hidden_size", None)
-    if isinstance(heads, int) and isinstance(hidden, int) and not isinstance(width, int):
-        # An even number of channels turns, whatever fraction does.
-        width = max(8, hidden // heads // 8 * 8)
-        sizes = {**SIZES, "hidden_size": width * min(heads, 4)}
-    else:
-        sizes = dict(SIZES)
-    groups = getattr(text, "num_key_value_heads", None)
-    if isinstance(groups, int) and isinstance(heads, int):
-        # All heads, some, or one have keys of their own.
-        sizes["num_key_value_heads"] = min(heads, 4) if groups == heads else min(groups, 2)
-    for name, value in sizes.items():
-        current = getattr(text, name, None)
-        if isinstance(current, int) and not isinstance(current, bool) and current > value:
-            setattr(text, name, value)
+    for part in _list_parts(config):
+        with _reading_layers(part):
+            if part is text:
+                _narrow(text)
+                _cut_layers(text)
+            elif part is not config:
+                # Other parts read no tokens; their widths must fit those between them.
+                _cut_layers(part, most=2)
+    return config
+
+
+def _list_parts(config: Any) -> Iterator[Any]:
+    """Yield a configuration and the configurations in it."""
+    yield config
+    for name in getattr(config, "sub_configs", None) or ():
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "model_type"):
+            yield from _list_parts(part)
+
+
+@contextmanager
+def _reading_layers(config: Any) -> Iterator[None]:
+    """Read entries that differ among layers as the value of the layers that have no other one."""
+    if not getattr(config, "is_heterogeneous", False):
+        yield
+        return
+    config.allow_global_per_layer_attribute_access = True
+    yield
+    config.allow_global_per_layer_attribute_access = False
+
+
+def _narrow(text: Any) -> None:
+    """Make the states of a configuration narrow, and heads few."""
+    sizes = _choose_sizes(text)
+    derived = _list_derived(text, sizes)
+    for name, value in {**sizes, **derived}.items():
+        setattr(text, name, value)
     for name in TOKENS:
         token = getattr(text, name, None)
         if isinstance(token, int) and token >= text.vocab_size:
             setattr(text, name, TOKENS.index(name))
         if isinstance(token, list):
             setattr(text, name, 2)
-    _cut_layers(text)
-    return config
+    if getattr(text, "is_heterogeneous", False):
+        layers = text._heterogeneity_spec.per_layer_overrides
+        text.per_layer_config = {
+            layer: {name: _choose_size(text, name, value) for name, value in entries.items()}
+            for layer, entries in layers.items()
+        }
 
 
-def _cut_layers(config: Any) -> None:
-    """Keep the first layers, until each kind occurs twice."""
-    count = getattr(config, "num_hidden_layers", None)
-    if not isinstance(count, int):
-        return
-    kinds = getattr(config, "layer_types", None)
-    kept = min(count, 4)
-    if kinds:
-        kept = next(
-            (
-                end
-                for end in range(1, count + 1)
-                if all(kinds[:end].count(kind) >= min(2, kinds.count(kind)) for kind in set(kinds))
-            ),
-            count,
+def _choose_size(text: Any, name: str, value: Any) -> Any:
+    """Return the size of a layer that differs from others."""
+    if name == "num_key_value_heads":
+        return min(value, 4)
+    return min(value, SIZES[name]) if name in SIZES and isinstance(value, int) else value
+
+
+def _choose_sizes(text: Any) -> dict[str, Any]:
+    """Return {entry: smaller value}."""
+    sizes = dict(SIZES)
+    heads = getattr(text, "num_attention_heads", None)
+    width = getattr(text, "head_dim", None)
+    hidden = getattr(text, "hidden_size", None)
+    if isinstance(heads, int) and isinstance(hidden, int):
+        if not isinstance(width, int):
+            # An even number of channels turns, whatever fraction does.
+            width = max(8, hidden // heads // 8 * 8)
+            sizes["hidden_size"] = width * min(heads, 4)
+        elif heads * width % hidden == 0:
+            # Some classes need heads that fill the states.
+            sizes["hidden_size"] = width * min(heads, 4) * hidden // (heads * width)
+    groups = getattr(text, "num_key_value_heads", None)
+    if isinstance(groups, int) and isinstance(heads, int):
+        # All heads, some, or one have keys of their own.
+        sizes["num_key_value_heads"] = min(heads, 4) if groups == heads else min(groups, 2)
+    smaller: dict[str, Any] = {}
+    for name, value in sizes.items():
+        current = getattr(text, name, None)
+        if type(current) is int and current > value:
+            smaller[name] = value
+        elif isinstance(current, list) and all(type(one) is int for one in current):
+            # A size for each layer.
+            smaller[name] = [min(one, value) for one in current]
+    return smaller
+
+
+def _list_derived(text: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that the class derives from sizes, where the configuration has those."""
+    kind = type(text)
+    try:
+        plain, before, after = (
+            kind(**entries).to_dict()
+            for entries in ({}, {name: getattr(text, name) for name in sizes}, sizes)
         )
-    for name, value in list(vars(config).items()):
-        # Lists with an entry for each layer.
-        if isinstance(value, list | tuple) and len(value) == count:
-            setattr(config, name, value[:kept])
-    config.num_hidden_layers = kept
+    # A class may refuse sizes that do not fit its defaults.
+    except Exception:
+        return {}
+    return {
+        name: value
+        for name, value in after.items()
+        if isinstance(value, int)
+        and name not in sizes
+        and value != plain.get(name)
+        and getattr(text, name, None) == before.get(name)
+    }
+
+
+def _cut_layers(config: Any, most: int = 4) -> None:
+    """Keep the first layers, until each kind occurs twice."""
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    for entry in COUNTS:
+        count = getattr(config, entry, None)
+        if not isinstance(count, int) or isinstance(getattr(type(config), entry, None), property):
+            continue
+        kept = min(count, most)
+        if kinds and len(kinds) == count:
+            kept = next(
+                (
+                    end
+                    for end in range(1, count + 1)
+                    if all(
+                        list(kinds[:end]).count(kind) >= min(2, list(kinds).count(kind))
+                        for kind in set(kinds)
+                    )
+                ),
+                count,
+            )
+        for name, value in list(vars(config).items()):
+            if not isinstance(value, list | tuple) or not value:
+                continue
+            if len(value) == count:
+                # An entry for each layer.
+                setattr(config, name, value[:kept])
+            elif "layer" in name and all(type(one) is int and one < count for one in value):
+                # Numbers of layers.
+                setattr(config, name, [one for one in value if one < kept])
+        if getattr(config, "is_heterogeneous", False):
+            layers = config._heterogeneity_spec.per_layer_overrides
+            config.per_layer_config = {
+                layer: entries for layer, entries in layers.items() if layer < kept
+            }
+        setattr(config, entry, kept)
+        shared = getattr(config, "num_kv_shared_layers", None)
+        if isinstance(shared, int) and kinds:
+            # The last layers read the keys of an earlier layer of their kind.
+            first = max(list(kinds).index(kind) for kind in set(kinds[:kept]))
+            config.num_kv_shared_layers = max(0, min(shared, kept - first - 1))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import OptionError
+from zoo.errors import OptionError, escape_text
 
 CACHES = ("cache", "past_key_values", "cache_params", "mems", "state")
 """Names under which models of transformers return what a continuation reads."""
@@ -86,7 +86,7 @@ class AuditSubject:
                 with one.
 
         Raises:
-            OptionError: It reads no token ids.
+            OptionError: It reads no token ids, or needs more than those.
         """
         # not before: it imports this module
         from zoo.auditing.zoo_subjects import find_language_model, make_language_subject
@@ -94,12 +94,18 @@ class AuditSubject:
         language_model = find_language_model(model)
         if language_model is not None:
             return make_language_subject(language_model)
+        remedy = "pass zoo.AuditSubject(logits=..., cached=...) with functions of token ids"
         if getattr(model, "main_input_name", None) != "input_ids":
             problem = f"{type(model).__name__} is no model of transformers that reads token ids"
-            remedy = "pass zoo.AuditSubject(logits=..., cached=...) with functions of token ids"
             raise OptionError("model", f"{problem}; {remedy}")
-        subject = make_subject(model)
-        options = find_options(subject)
+        try:
+            subject = make_subject(model)
+            options = find_options(subject)
+        except (*REFUSALS, NotAskedError) as error:
+            lines = str(error).strip().splitlines()
+            reason = lines[0][:160] if lines else type(error).__name__
+            problem = f"{type(model).__name__} computes no logits from token ids alone: {reason}"
+            raise OptionError("model", escape_text(f"{problem}; {remedy}")) from None
         if subject.has_unknown_class and "attention_mask" in read_parameters(model):
             # An unknown class that names a mask promises to follow it.
             options |= {"attention_mask"}
