@@ -232,7 +232,8 @@ def _describe_date(
     """Return when a hypothesis was written, and what was committed then."""
     if comparison is None:
         return "before any cell"
-    commits = f"plan `{declared.plan}`, first cell `{declared.first_cell}`"
+    first = f"first cell `{declared.first_cell}`" if declared.first_cell else "no cell yet"
+    commits = f"plan `{declared.plan}`, {first}"
     if judged.recorded is None or judged.recorded.runs_ended:
         return f"{AFTER_RESULT} ({commits})"
     return f"{judged.recorded.written}, {commits}"

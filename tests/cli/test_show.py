@@ -236,7 +236,7 @@ def test_a_mixer_is_shown(name, zoo):
     assert code == 0
     for word in ("formula", "options", "facts", "recipes", "cost of a layer, for dim 64"):
         assert f"\n{word}\n" in out
-    assert "state of a text" in out
+    assert "state of a sequence" in out
     assert zoo("show", name, "dimm=64")[0] == 2
 
 

@@ -385,7 +385,7 @@ def describe_mixer_costs(name: str, options: Mapping[str, Any], dim: int) -> dic
         mixer(Tokens.at(x, torch.zeros(1, 1)), Chain(mixer.dims, {}), cache)
     parameters = sum(parameter.numel() for parameter in mixer.parameters())
     state = _format_amount(cache.measure()[0].bytes)
-    return {"parameters": f"{parameters:,}", "state of a text": f"{state}B in 32 bits"}
+    return {"parameters": f"{parameters:,}", "state of a sequence": f"{state}B in 32 bits"}
 
 
 def list_mixer_users() -> dict[str, list[str]]:

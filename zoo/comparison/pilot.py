@@ -1,4 +1,4 @@
-"""What a pilot leaves to be found: which hypotheses a task can ask, before any cell is trained."""
+"""Ask a pilot, before any cell is trained, which hypotheses a task can test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("zoo")
 
 @dataclass(frozen=True, kw_only=True)
 class PilotRoom:
-    """What a pilot says of a hypothesis.
+    """The room that a pilot leaves for a hypothesis.
 
     Attributes:
         text: The hypothesis.

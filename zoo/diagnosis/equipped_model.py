@@ -144,7 +144,7 @@ class EquippedModel:
         """Return the loss of each sample of the batch by itself.
 
         Args:
-            loss: The loss of the whole batch, which must be the mean of those of its samples; None
+            loss: The loss of the batch, which must be the mean of those of its samples; None
                 if the model returns none.
 
         Returns:

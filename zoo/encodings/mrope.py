@@ -23,7 +23,7 @@ AXES = 3  # time, height and width
 class MRoPE(RoPE):
     """pairs (2i, 2i+1) of q and k rotate by p_a(i) w_i, a(i) = t, h or w, w_i = base^(-2i/K')
 
-    A token of a text has t = h = w, where this is rope; a patch of a picture has its frame, row and
+    A token of text has t = h = w, where this is rope; a patch of a picture has its frame, row and
     column. `sections` are the numbers of pairs that rotate by t, h and w. With `layout` blocks the
     first pairs rotate by t, then those of h, then those of w (Qwen2-VL). Interleaved, a(i) = h for
     the first pairs with i mod 3 = 1, w for the first with i mod 3 = 2, and t elsewhere, so that

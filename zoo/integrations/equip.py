@@ -143,8 +143,8 @@ def equip(
             positions, computed by zoo where they are a rotation; the outputs stay the same.
         length: Training length in tokens, or in patches along each axis; that of the model's
             configuration by default. Some encodings need it. A rotation that follows the length of
-            a text (dynamic, longrope) is fixed for texts of this length; without it, for texts of
-            the model's original length.
+            the sequence (dynamic, longrope) is fixed for this length; without it, for the model's
+            original length.
         causal: Whether a module of torch has a causal mask; False by default. Models of
             transformers and timm determine it themselves.
         backend: "auto", "reference", "chunked", "sdpa" or "flex".
@@ -460,7 +460,7 @@ def find_adapter(model: nn.Module, causal: bool | None, *, observes: bool = Fals
     Args:
         model: The model.
         causal: Whether a module of torch has a causal mask.
-        observes: Whether the positions of the model stay as they are.
+        observes: Whether the model keeps its positions.
 
     Raises:
         OptionError: There is none, or the model cannot be equipped.

@@ -308,12 +308,12 @@ class StructureFinder:
             return self.model(**(self.inputs if inputs is None else inputs))
 
     def _record(self) -> tuple[Trace, Observer]:
-        """Run the model as it is."""
+        """Run the unchanged model."""
         trace, seen = Trace(), Observer(self.model)
 
         def keep(call: InterfaceCall) -> Any:
             output = call.compute()
-            # Other uses of the interface, such as a mixture of depths, are left as they are.
+            # Other uses of the interface, such as a mixture of depths, are left alone.
             if self._is_over_tokens(call):
                 trace.calls.append(call)
                 trace.outputs.append(output)

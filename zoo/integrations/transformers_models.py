@@ -373,7 +373,7 @@ class TransformersAdapter:
         return removed
 
     def _follows_length(self) -> bool:
-        """Return whether frequencies of the model follow the length of a text."""
+        """Return whether frequencies of the model follow the length of the sequence."""
         entries = getattr(self.base.config, "rope_parameters", None) or {}
         nested = [one for one in entries.values() if isinstance(one, Mapping)]
         return any(read_kind(one) in FIXED_LENGTH for one in nested or [entries])
@@ -923,7 +923,7 @@ def _choose_keys(indices: Tensor, mask: Tensor | None, q: Tensor, k: Tensor) -> 
 
 
 def _leave_out_rotation(attention: nn.Module, surgery: Surgery) -> None:
-    """Let an attention skip its rotation, if that keeps queries and keys as they are.
+    """Skip the rotation of an attention, where it would not change queries and keys.
 
     The tables rotate nothing anyway; this saves the time of the multiplication.
     """
