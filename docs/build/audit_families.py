@@ -2,7 +2,7 @@
 
 `python docs/build/audit_families.py` builds a small model of each decoder and encoder, asks it all
 laws, and adds a row to docs/audit/families.jsonl; families that have a row there of the installed
-versions are left out, so that it can be interrupted. It writes docs/audit/families.md at the end.
+versions are left out, so that it can be interrupted. It writes docs/audit/families.md each time.
 With names of families it prints their reports and writes nothing.
 """
 
@@ -120,14 +120,17 @@ def read_rows() -> list[dict[str, Any]]:
 
 
 def write_page(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the page of all families."""
+    """Return the page of the families that have a row, with the names of those that have none."""
+    reached = {(row["kind"], row["name"]) for row in rows}
+    families = [*list_families()]
+    missing = [f"`{name}`" for kind, name in families if (kind, name) not in reached]
     built = [row for row in rows if "laws" in row]
     sound = [row for row in built if not row["broken"]]
     days = sorted({row["date"] for row in rows})
     lines = [
         "# Families that were audited",
         "",
-        f"`zoo audit` of {len(built)} of the {len(rows)} families of decoders and encoders in "
+        f"`zoo audit` of {len(built)} of the {len(families)} families of decoders and encoders in "
         f"transformers {rows[0]['transformers']} with torch {rows[0]['torch']}, "
         f"{days[0]} to {days[-1]}. Each is a small model with random weights: of the default "
         "configuration as `size=small` builds it, or with sizes that its class takes.",
@@ -160,6 +163,8 @@ def write_page(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
         if "laws" not in row
     ]
+    if missing:
+        lines += ["", "## Not reached", "", f"{len(missing)}: {', '.join(missing)}."]
     return "\n".join([*lines, ""])
 
 
@@ -187,8 +192,8 @@ def main(names: Sequence[str]) -> None:
         row |= {"date": datetime.now(UTC).date().isoformat(), **versions}
         with RECORD.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        PAGE.write_text(write_page(read_rows()), encoding="utf-8")
         print(kind, name, row.get("failed") or row.get("unbuilt") or row["seconds"], flush=True)
-    PAGE.write_text(write_page(read_rows()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def build_forgetful():
     return ForgetfulLlama(ForgetfulConfig(**planted.SIZES, rope_parameters=entries)).eval()
 
 
-def override_first_mlp(change):
-    model = planted.build_decoder()
+def override_first_mlp(change, *family, **options):
+    model = planted.build_decoder(*family, **options)
     planted.override(model.model.layers[0].mlp, change)
     return model
 
@@ -44,6 +44,10 @@ def halve_gradients(module, sound, x):
 
 def keep_a_state(module, sound, x):
     return sound(x) + 0.1 * x.cumsum(1)
+
+
+def keep_the_states(module, sound, x, *args, **kwargs):
+    return sound(x, *args, **kwargs) + 0.1 * x.cumsum(1)
 
 
 def halve_the_original_length():
@@ -75,6 +79,11 @@ FAULTS = {
     "gradients_mix": (lambda: override_first_mlp(let_gradients_flow), "packing"),
     "gradients_mix of parameters": (lambda: override_first_mlp(halve_gradients), "packing"),
     "state_of_documents": (lambda: override_first_mlp(keep_a_state), "packing"),
+    "state_of_documents in a wide window": (
+        lambda: override_first_mlp(keep_a_state, "mistral", sliding_window=4096),
+        "packing",
+    ),
+    "state_of_documents unknown": (lambda: rename(override_first_mlp(keep_a_state)), "packing"),
     "original_length": (halve_the_original_length, "rotary"),
     "exponents of gpt_neox": (count_all_channels, "rotary"),
     "original_length unknown": (lambda: rename(halve_the_original_length()), "rotary"),
@@ -89,6 +98,22 @@ def test_faults_are_explained(name):
     (result,) = zoo.audit(build(), laws=[law]).results
     assert result.status == "broken"
     assert result.explanation == name.partition(" ")[0], result.remark
+
+
+def test_a_state_next_to_attention_has_a_place_only():
+    model = planted.build_decoder()
+    planted.override(model.model.layers[0], keep_the_states)
+    (result,) = zoo.audit(model, laws=["packing"]).results
+    assert (result.status, result.module) == ("broken", "model.layers.0")
+    assert result.explanation is None, result.remark
+
+
+def test_positions_that_restart_in_each_call_are_explained():
+    sizes = {"mamba_n_heads": 4, "mamba_d_head": 24, "mamba_d_state": 8, "mamba_chunk_size": 8}
+    model = planted.build_decoder("bamba", attn_layer_indices=[1], **sizes)
+    (result,) = zoo.audit(model, laws=["cache"]).results
+    # The class counts from 0 in each call that is given a cache and no positions.
+    assert (result.status, result.explanation) == ("broken", "positions_in_cache"), result.remark
 
 
 def test_frequencies_by_length_are_those_of_the_configuration():

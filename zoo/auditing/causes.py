@@ -288,25 +288,19 @@ def find_explanation(
     def reproduces(logits: Tensor) -> bool:
         return measure_error(logits[tokens], broken) <= bound
 
-    if sound is subject:
-        # Without a sound copy, a fault can be planted only in a pass that the fault spares.
-        reference = comparison.select_reference(comparison.reference(subject))
-        try:
-            logits = comparison.select(emulate_rows(subject, scene))
-        except (*REFUSALS, NotAskedError):
+    reference = comparison.select_reference(comparison.reference(sound))
+    try:
+        right = emulate_rows(sound, scene)
+    except (*REFUSALS, NotAskedError):
+        return None
+    if measure_error(comparison.select(right), reference) > bound:
+        # A copy that breaks the law in one pass, too, shows no cause by planting another one.
+        if sound is not subject or not may_ignore_positions:
             return None
-        is_spared = measure_error(logits, reference) <= bound
-        if not is_spared:
-            if not may_ignore_positions:
-                return None
-            # A model that ignores its positions computes the same without them.
-            return find_ignored_positions(law, subject, scene, reproduces)
-    if sound is not subject:
-        try:
-            if reproduces(emulate(sound, scene)):
-                return None  # the other pass is the wrong one
-        except (*REFUSALS, NotAskedError):
-            return None
+        # A model that ignores its positions computes the same without them.
+        return find_ignored_positions(law, subject, scene, reproduces)
+    if sound is not subject and reproduces(right):
+        return None  # the other pass is the wrong one
     window = read_window(sound.model.config.get_text_config())
     names = dict(sound.model.named_modules())
     attentions = find_attentions(sound)
@@ -325,7 +319,8 @@ def find_explanation(
                     logits = emulate(sound, plant.scene, plant.narrow, scene, layers)
             except (*REFUSALS, NotAskedError):
                 continue
-            if reproduces(logits):
+            # A fault that changes nothing, as a window longer than the text, explains nothing.
+            if reproduces(logits) and measure_error(logits[tokens], right[tokens]) > bound:
                 return plant.explanation, plant.cause
     return None
 
@@ -408,15 +403,20 @@ def find_running_state(
         module: Where they begin to differ.
     """
     place = dict(subject.model.named_modules()).get(module)
-    if place is None or place in find_attentions(subject) or comparison.scene is None:
+    if place is None or comparison.scene is None:
         return None
+    if not {*place.modules()}.isdisjoint(find_attentions(subject)):
+        return None  # calls for each text would replace its mask, too
     count, first = comparison.scene.ids.shape[1], comparison.tokens.start
 
     def split(value: Any, part: slice) -> Any:
         if isinstance(value, tuple):
             return tuple(split(one, part) for one in value)
-        if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[1] == count:
-            return value[:, part]
+        if isinstance(value, Tensor):
+            # A mask of four axes has tokens in two of them.
+            for axis in range(1, value.dim()):
+                if value.shape[axis] == count:
+                    value = value[(slice(None),) * axis + (part,)]
         return value
 
     def join(first: Any, second: Any) -> Any:

@@ -661,6 +661,11 @@ def _find_cause(
     ):
         # Padded rows alone do not tell the first row from another one.
         return str(batch.explanation), str(batch.cause)
+    if law == "packing" and finding.module is not None:
+        # Before masks and positions, which a state does not follow.
+        kind = find_running_state(subject, comparison, bound, finding.module)
+        if kind is not None:
+            return "state_of_documents", f"the state of {kind} runs on into the next text of a row"
     explanation = find_explanation(
         law,
         subject,
@@ -686,10 +691,6 @@ def _find_cause(
         if later is not None:
             finding.module = later[0]
             return later[1:]
-    if law == "packing" and finding.module is not None:
-        kind = find_running_state(subject, comparison, bound, finding.module)
-        if kind is not None:
-            return "state_of_documents", f"the state of {kind} runs on into the next text of a row"
     if law == "cache":
         module = find_other_keys(subject, comparison, 10 * bound)
         if module is not None:
