@@ -51,8 +51,9 @@ model:
   graphs for ONNX and torch.export take those whose facts say so.
 
 A plug-in adds one by a file in its folder `mixers`: a subclass of `zoo.attention.mixer.Mixer` that
-computes `mix`, marked with `@zoo.registry.register`. Documents, padding and caches are those of the
-base class.
+computes `mix`, marked with `@zoo.registry.register`. `zoo new mixer NAME` writes one to start from. The
+base class orders tokens so that padding comes last, numbers documents, and keeps the state; `mix` ends
+its state with the document.
 """
 
 

@@ -79,6 +79,10 @@ def test_new_files_work_and_are_never_overwritten(tmp_path, monkeypatch, capsys)
     # the environment is restored after the test
     monkeypatch.setenv("ZOO_PLUGINS", "my_new_zoo")
     assert main(["verify", "near", "--plugin", "my_new_zoo", "axes=1"]) == 0
+    assert main(["new", "mixer", "my_new_zoo/fading"]) == 0
+    assert main(["show", "fading", "--plugin", "my_new_zoo"]) == 0
+    edit = "model.layer_types.linear.mixer=fading"
+    assert main(["show", "lm_hybrid", edit, "--plugin", "my_new_zoo"]) == 0
     capsys.readouterr()
 
     file = tmp_path / "my_new_zoo/encodings/near.py"
@@ -88,8 +92,9 @@ def test_new_files_work_and_are_never_overwritten(tmp_path, monkeypatch, capsys)
     assert file.read_text() == "# my work"
 
 
-@pytest.mark.parametrize("word", ["rope", "Near", "a b", "class"])
-def test_a_name_that_cannot_be_an_encoding_is_refused(word, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["encoding", "mixer"])
+@pytest.mark.parametrize("word", ["rope", "gated_delta", "Near", "a b", "class"])
+def test_a_name_that_cannot_be_a_member_is_refused(kind, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["new", "encoding", word]) == 2
+    assert main(["new", kind, word]) == 2
     assert not [*tmp_path.iterdir()]

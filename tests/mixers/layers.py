@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 from loops.gated_delta import gated_delta
 from loops.short_conv import short_conv
+from loops.template import fade
 
 import zoo
 from zoo import registry
 from zoo.attention.chain import Chain
 from zoo.attention.layer import Context
 from zoo.attention.tokens import Tokens
+from zoo.cli.new import MIXER
 
+TEMPLATE = "the template of zoo new"
 DIMS = zoo.Dims(12, 2, depth=2)
 # by name of a case: the mixer, its options, and its loop over the tokens of one document
 CASES = {
@@ -56,12 +59,21 @@ CASES = {
         {"gate": None, "conv": 2},
         lambda *given: gated_delta(*given, heads=2, conv=2, gate=None),
     ),
+    TEMPLATE: (TEMPLATE, {}, fade),
 }
+
+
+def find_class(name):
+    if name != TEMPLATE:
+        return registry.find("mixers", name)
+    names = {"__name__": "template"}
+    exec(MIXER.format(title="Template"), names)
+    return names["Template"]
 
 
 def make_mixer(name, dims=DIMS, seed=0, **options):
     torch.manual_seed(seed)
-    return registry.find("mixers", name)(dims, **options)
+    return find_class(name)(dims, **options)
 
 
 def make_lively(case):

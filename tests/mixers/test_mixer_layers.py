@@ -7,7 +7,7 @@ from math import log
 
 import pytest
 import torch
-from layers import CASES, make_lively, make_states, near, run
+from layers import CASES, TEMPLATE, make_lively, make_states, near, run
 
 from zoo import registry
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
@@ -23,7 +23,7 @@ PADDED = (ROW, (3,) * 40, (-1,) * 16 + (7,) * 24)
 
 
 def test_every_mixer_has_a_loop():
-    assert {name for name, _, _ in CASES.values()} == {*registry.names("mixers")}
+    assert {name for name, _, _ in CASES.values()} == {*registry.names("mixers"), TEMPLATE}
 
 
 @functools.cache

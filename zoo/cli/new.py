@@ -1,4 +1,4 @@
-"""`zoo new`: create a recipe or an encoding from a template."""
+"""`zoo new`: create a recipe, an encoding or a mixer from a template."""
 
 from __future__ import annotations
 
@@ -63,7 +63,66 @@ class {title}(Encoding):
 
         return call.add_bias(bias)
 '''
-KINDS = ("recipe", "encoding")
+MIXER = '''\
+"""A fading sum of earlier tokens, by channel (describe yours; cite its paper as arXiv:NUMBER)."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from zoo.attention import Dims, upcast
+from zoo.attention.mixer import Mixer, MixerStream
+from zoo.registry import register
+
+
+@register
+class {title}(Mixer):
+    """s_t = sigmoid(keep) s_(t-1) + W_in x_t;   y_t = W_out s_t
+
+    The state s [D] is 0 at the start of a document.
+
+    Args:
+        dims: The sizes of the layer.
+        keep: Initial value of `keep`, a number for each channel.
+    """
+
+    no_export_reason = "its tokens follow each other in a loop as long as the text"
+
+    def __init__(self, dims: Dims, *, keep: float = 2.0) -> None:
+        super().__init__(dims)
+        self.in_proj = nn.Linear(dims.dim, dims.dim, bias=False)
+        self.keep = nn.Parameter(torch.full((dims.dim,), keep))
+        self.out_proj = nn.Linear(dims.dim, dims.dim, bias=False)
+
+    @property
+    def output_projection(self) -> nn.Module:
+        """The layer that ends the residual branch."""
+        return self.out_proj
+
+    def mix(
+        self, stream: MixerStream, past: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Follow the tokens one by one; a scan over chunks would be faster."""
+        x, factor = upcast(self.in_proj(stream.x)), upcast(self.keep).sigmoid()  # [B, N, D], [D]
+        state, segment = past.get("state", torch.zeros_like(x[:, 0])), stream.segment
+        outputs = []
+        for t in range(x.shape[1]):
+            if segment is not None:
+                # The last token of earlier calls has number 0.
+                before = segment[:, t - 1] if t else torch.zeros_like(segment[:, 0])
+                state = state.masked_fill((segment[:, t] > before)[:, None], 0)
+            after = factor * state + x[:, t]
+            if stream.is_real is not None:
+                # Padding leaves the state as it is.
+                after = torch.where(stream.is_real[:, t, None], after, state)
+            state = after
+            outputs.append(state)
+        return self.out_proj(torch.stack(outputs, 1).to(stream.x.dtype)), {{"state": state}}
+'''
+# By kind: the folder of a package, and the template.
+MEMBERS = {"encoding": ("encodings", ENCODING), "mixer": ("mixers", MIXER)}
+KINDS = ("recipe", *MEMBERS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="of the recipe, or of the encoding; PACKAGE/NAME puts it into a plug-in package",
+        help="of the recipe, encoding or mixer; PACKAGE/NAME puts it into a plug-in package",
     )
 
 
@@ -81,8 +140,8 @@ def run(known: argparse.Namespace) -> None:
     if known.kind not in KINDS:
         hint = nearest(known.kind, KINDS)
         raise _refuse(known.kind, "no such kind of file", hint)
-    write = write_recipe if known.kind == "recipe" else write_encoding
-    print(write(known.name))
+    is_recipe = known.kind == "recipe"
+    print(write_recipe(known.name) if is_recipe else write_member(known.kind, known.name))
 
 
 def write_recipe(name: str) -> str:
@@ -97,28 +156,45 @@ def write_recipe(name: str) -> str:
     return str(file)
 
 
-def write_encoding(name: str) -> str:
-    """Write PACKAGE/encodings/NAME.py, as `write_recipe` does."""
+def write_member(kind: str, name: str) -> str:
+    """Write the file of an encoding or a mixer in a package, as `write_recipe` does.
+
+    Args:
+        kind: One of MEMBERS.
+        name: NAME or PACKAGE/NAME.
+
+    Raises:
+        RecipeError: The name cannot be, is taken, or the file exists already.
+    """
+    kinds, template = MEMBERS[kind]
     package, _, name = name.rpartition("/")
     package = package or "my_zoo"
     for word in (package, name):
         if not word.isidentifier() or keyword.iskeyword(word) or word != word.lower():
             raise _refuse(word, "not a name of a Python module", "use lower case, digits and _")
     folder = Path(package)
-    file = folder / "encodings" / f"{name}.py"
+    file = folder / kinds / f"{name}.py"
     # before the registry, which refuses a plug-in whose file is not finished
     if file.exists():
         raise _refuse(str(file), "it exists already", "choose another name")
-    if name in registry.names("encodings"):
-        raise _refuse(name, "zoo has an encoding of this name", "choose another")
+    for other, (members, _) in MEMBERS.items():
+        # `zoo show NAME` finds either
+        if name in registry.names(members):
+            article = "an" if other == "encoding" else "a"
+            raise _refuse(name, f"zoo has {article} {other} of this name", "choose another")
     title = "".join(part.capitalize() for part in name.split("_"))
-    _write(file, ENCODING.format(title=title))
+    _write(file, template.format(title=title))
 
     start = folder / "__init__.py"
     if not start.exists():
         _write(start, '"""Encodings, data and recipes of my own for zoo."""\n')
     words = (name, "--plugin", package)
-    log_next(write_command("verify", *words), write_command("show", *words))
+    show = write_command("show", *words)
+    if kind == "encoding":
+        log_next(write_command("verify", *words), show)
+    else:
+        words = (f"model.layer_types.linear.mixer={name}", "--plugin", package)
+        log_next(show, write_command("fit", "lm_hybrid", *words))
     return str(file)
 
 
@@ -139,7 +215,7 @@ def _refuse(word: str, problem: str, remedy: str) -> RecipeError:
 
 
 COMMAND = Command(
-    summary="create a recipe or encoding from a template",
+    summary="create a recipe, encoding or mixer from a template",
     example="zoo new encoding window",
     add_arguments=add_arguments,
     run=run,
