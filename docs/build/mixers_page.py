@@ -43,17 +43,17 @@ model:
 - Packed documents are computed alone: the state and the convolution end with the document. Padding
   changes nothing, wherever it stands. A cache in parts of any size equals one pass, and a copy of a
   cache goes on by itself. With `memory_length` the state is that of the remembered tokens.
-- A state cannot go back to fewer tokens, so a cache has no `crop`, and `generate` of an exported
-  folder refuses an assistant.
+- A state cannot go back to fewer tokens, so no cache of zoo has a `crop`, and `generate` of an
+  exported folder refuses assistants, prompt lookup and contrastive search.
 - A diagnosis shows the layers with attention. A mixer has no weights of pairs, and no map is drawn
   for it.
 - Exports as an architecture of transformers refuse mixers by name. `to=hf` takes every mixer;
   graphs for ONNX and torch.export take those whose facts say so.
 
 A plug-in adds one by a file in its folder `mixers`: a subclass of `zoo.attention.mixer.Mixer` that
-computes `mix`, marked with `@zoo.registry.register`. `zoo new mixer NAME` writes one to start from. The
-base class orders tokens so that padding comes last, numbers documents, and keeps the state; `mix` ends
-its state with the document.
+computes `mix`, marked with `@zoo.registry.register`. `zoo new mixer NAME` writes one to start from.
+The base class orders tokens so that padding comes last, numbers documents, and keeps the state;
+`mix` ends its state with the document.
 """
 
 

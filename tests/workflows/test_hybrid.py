@@ -43,8 +43,7 @@ def test_a_convolution_is_exported_for_any_length(zoo, tmp_path):
     assert code == 0, error
 
 
-def test_an_assistant_is_refused(zoo, tmp_path):
-    """Assisted decoding takes tokens back, which a state cannot."""
+def test_modes_that_take_tokens_back_are_refused(zoo, tmp_path):
     transformers = pytest.importorskip("transformers")
     words = language(tmp_path / "text.txt", "model.depth=4", "trainer.max_steps=1")
     assert zoo("fit", "lm_hybrid", *words, "--run-dir", "run")[0] == 0
@@ -55,5 +54,14 @@ def test_an_assistant_is_refused(zoo, tmp_path):
         for _ in range(2)
     )
     inputs = torch.tensor([[1, 2, 3]])
-    with pytest.raises(RuntimeError, match="requires a cache"):
-        model.generate(inputs, assistant_model=assistant, max_new_tokens=4)
+    # a search that transformers would load from the hub
+    search = {"do_sample": False, "penalty_alpha": 0.6, "top_k": 4, "trust_remote_code": True}
+    for options, left_out in (
+        ({"assistant_model": assistant}, "assisted generation takes.*leave out assistant_model"),
+        ({"prompt_lookup_num_tokens": 2}, "leave out .* prompt_lookup_num_tokens"),
+        (search, "contrastive search takes.*leave out penalty_alpha"),
+    ):
+        with pytest.raises(ValueError, match=left_out):
+            model.generate(inputs, max_new_tokens=4, **options)
+    with pytest.raises(ValueError, match="cannot go back to fewer tokens"):
+        model(inputs, use_cache=True).cache.crop(2)

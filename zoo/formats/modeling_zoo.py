@@ -27,6 +27,13 @@ except ImportError as error:
     raise ImportError("this model is computed by zoo: pip install transformer-zoo") from error
 
 
+CROPPING = {
+    "assisted_generation": "assistant_model, prompt_lookup_num_tokens and assistant_early_exit",
+    "contrastive_search": "penalty_alpha",
+}
+"""Modes of `generate` that take tokens back, and the options that choose them."""
+
+
 class ZooConfig(PreTrainedConfig):  # type: ignore[misc]
     """Configuration of a model of zoo.
 
@@ -67,6 +74,14 @@ class ZooCache:
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of tokens so far."""
         return self.context.seen
+
+    def crop(self, maximum_length: int) -> None:
+        """Refuse to forget the last tokens.
+
+        Raises:
+            ValueError: Always: a state of earlier tokens cannot go back.
+        """
+        raise ValueError("a cache of zoo cannot go back to fewer tokens; begin a new one")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the rows of the batch, as beam search does."""
@@ -169,6 +184,14 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
+
+    def _validate_generation_mode(self, generation_mode: Any, *args: Any, **kwargs: Any) -> None:
+        """Refuse modes of `generate` that take tokens back. Raises ValueError."""
+        for mode, options in CROPPING.items():
+            if generation_mode == mode:
+                problem = "takes tokens back, which a cache of zoo cannot"
+                raise ValueError(f"{mode.replace('_', ' ')} {problem}; leave out {options}")
+        super()._validate_generation_mode(generation_mode, *args, **kwargs)
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, tokenizer: Any = None, **kwargs: Any
