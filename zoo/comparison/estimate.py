@@ -19,7 +19,6 @@ from zoo.comparison.cell_files import is_done
 from zoo.comparison.compare import choose_folder, plan_comparison
 from zoo.comparison.pilot import ask_pilot
 from zoo.comparison.plan import PLAN, ComparisonPlan, PlannedCell, count_length, join_existing
-from zoo.comparison.ranking import PASSES
 from zoo.comparison.record_file import read_cells
 from zoo.comparison.records import find_recorded, read_records
 from zoo.comparison.request import CheckedRequest
@@ -29,7 +28,7 @@ from zoo.options.plain import to_plain
 from zoo.reporting.numbers import format_fixed, pluralize
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import Experiment
-from zoo.run.processes import StepSize
+from zoo.run.processes import PASSES, StepSize
 
 log = logging.getLogger("zoo")
 

@@ -26,7 +26,7 @@ from zoo.comparison.training_end import list_steep
 from zoo.reporting.numbers import format_number
 from zoo.reporting.panel import Scale
 from zoo.run.conditions import Condition
-from zoo.run.processes import StepSize
+from zoo.run.processes import PASSES, StepSize
 
 Verdict = Literal["best", "possible", "worse", "unsure", "missing"]
 """Where a variant stands: see `Standing.verdict`."""
@@ -265,9 +265,6 @@ def find_winning_baseline(comparison: Comparison, condition: Condition | None = 
     # a tie counts for the baseline: a model must be better than guessing
     return name if sign * baselines[name] <= min(sign * mean for mean in means) else None
 
-
-# a backward pass takes about twice the operations of a forward pass
-PASSES = 3
 
 COMPUTE: Mapping[str, Callable[[ComparisonCell], float | None]] = {
     "steps": lambda cell: 1.0,

@@ -14,13 +14,13 @@ from zoo.comparison.estimate import (
     estimate_comparison,
 )
 from zoo.comparison.plan import count_length
-from zoo.comparison.ranking import PASSES
 from zoo.comparison.suite import Suite, SuitePart
 from zoo.comparison.suite_run import ComparedPart, SuiteComparison
 from zoo.options.plain import to_plain
 from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 from zoo.run.build import Experiment
+from zoo.run.processes import PASSES
 
 HOUR = 3600
 

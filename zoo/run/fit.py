@@ -31,10 +31,11 @@ from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
-from zoo.run.machine import check_denormals, count_cores, use_float32_matmul
+from zoo.run.machine import check_denormals, count_cores, find_peak_flops, use_float32_matmul
 from zoo.run.memory import suggest_smaller
 from zoo.run.preflight import build_experiment, check_data, plan_backends
 from zoo.run.processes import Processes, count_missing_processes, join_processes, run_in_processes
+from zoo.run.requirements import count_training_flops
 from zoo.run.resume import ResumePoint, find_resume_point
 from zoo.run.run_dir import RUN_LOCK
 from zoo.tasks.base import Task
@@ -475,10 +476,27 @@ def _build_callbacks(
     if recipe.trainer.early_stopping is not None:
         callbacks.append(StopWithoutImprovement(task, recipe.trainer.early_stopping))
     callbacks += [experiment.build_callback(choice) for choice in recipe.trainer.callbacks]
-    progress = [TrainingProgress(), EvaluationProgress()]
+    progress = [_build_progress(experiment, task), EvaluationProgress()]
     # the guard stops before a broken weight is saved, and signals come last, after all state of a
     # step
     return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *final_callbacks]
+
+
+def _build_progress(experiment: Experiment, task: Task) -> TrainingProgress:
+    """Build the callback that shows progress, with what the utilization of a GPU follows from."""
+    device, options = experiment.trainer.strategy.root_device, experiment.recipe.trainer
+    if device.type != "cuda":
+        return TrainingProgress()
+    name = torch.cuda.get_device_name(device)
+    peak = find_peak_flops(name, options.precision, options.float32_matmul)
+    # operations take a pass to count, so only where they lead to a number
+    flops = None if peak is None else count_training_flops(experiment, task.model)
+    if peak is None:
+        log.info("MFU is not logged: no peak of %s in %s is known", name, options.precision)
+    elif flops is None:
+        problem = "a step has no fixed number of operations: samples of many sizes, frozen weights"
+        log.info("MFU is not logged: %s", problem)
+    return TrainingProgress(flops, peak)
 
 
 def _has_attention(file: Path, step: int) -> bool:

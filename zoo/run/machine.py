@@ -1,4 +1,4 @@
-"""The machine: its processor, its cores, how it computes very small and very large products."""
+"""The machine: its processor, cores and GPU, and how it computes very small and large products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,35 @@ log = logging.getLogger("zoo")
 
 GRAIN = 2**15
 """Elements of an elementwise operation for which torch takes another thread."""
+
+
+class Peak(NamedTuple):
+    """Dense operations per second that a GPU does at most, in 10^12, by the type of numbers.
+
+    None: the GPU has no fast products of that type.
+    """
+
+    half: float | None
+    """float16."""
+    bfloat16: float | None
+    tf32: float | None
+    float32: float
+
+
+PEAKS = {
+    r"Tesla V100-SXM2-\d+GB": Peak(125, None, None, 15.7),
+    r"Tesla T4": Peak(65, None, None, 8.1),
+    r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe": Peak(312, 312, 156, 19.5),
+    r"NVIDIA L4": Peak(121, 121, 60, 30.3),
+    r"NVIDIA L40S": Peak(362, 362, 183, 91.6),
+    r"NVIDIA H100 PCIe": Peak(756, 756, 378, 51),
+    r"NVIDIA H100 80GB HBM3": Peak(989, 989, 494, 67),
+    r"NVIDIA H200": Peak(989, 989, 494, 67),
+}
+"""Peaks by the whole name of a GPU, from NVIDIA's data sheets, without their factor for sparsity.
+
+A part of a GPU (MIG) and a variant of another power have another name, and are not listed.
+"""
 COMPUTES_DENORMALS = (
     "This process computes denormal numbers, with which alibi and fox are slow on some processors: "
     "call torch.set_flush_denormal(True) right after `import torch`, before its threads start"
@@ -45,6 +74,28 @@ def format_machine(machine: Mapping[str, Any]) -> str:
     cores = pluralize(machine["cores"], "core")
     cpu = f"{machine['processor']}, {cores}, {pluralize(machine['threads'], 'thread')}"
     return f"{machine['gpu']} ({cpu})" if "gpu" in machine else cpu
+
+
+def find_peak_flops(gpu: str, precision: str, float32_matmul: str = "highest") -> float | None:
+    """Return the operations per second that a GPU does at most; None if they are not known.
+
+    Args:
+        gpu: The name of the GPU, as its driver has it.
+        precision: `trainer.precision`.
+        float32_matmul: `trainer.float32_matmul`.
+    """
+    peak = next((peak for name, peak in PEAKS.items() if re.fullmatch(name, gpu)), None)
+    if peak is None:
+        return None
+    found = {
+        "16-mixed": peak.half,
+        "16-true": peak.half,
+        "bf16-mixed": peak.bfloat16,
+        "bf16-true": peak.bfloat16,
+        # a GPU without TF32 computes float32 products as such
+        "32-true": (float32_matmul == "high" and peak.tf32) or peak.float32,
+    }.get(precision)
+    return None if found is None else found * 1e12
 
 
 def read_processor(path: Path = Path("/proc/cpuinfo")) -> str:

@@ -39,6 +39,7 @@ from zoo.utils import write_json
 log = logging.getLogger("zoo")
 
 JOB, RESULT = "job.json", "result.json"
+PASSES = 3  # of a training sample: a backward pass takes about the operations of two forward passes
 SHUTDOWN_TIMEOUT = 300  # seconds for a process to save and end after a signal
 
 ACCELERATORS: dict[str, tuple[type[Accelerator], ...]] = {

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from zoo.registry import names
 from zoo.run.build import Experiment
+from zoo.run.machine import PEAKS
 from zoo.run.preflight import count_tokens, plan_backends
-from zoo.run.processes import StepSize
+from zoo.run.processes import PASSES, StepSize
 
-PEAK_FLOPS = 989e12
+PEAK_FLOPS = 1e12 * (PEAKS["NVIDIA H100 80GB HBM3"].bfloat16 or 0)
 """Operations per second of an H100 in bfloat16, dense, from NVIDIA's data sheet."""
 UTILIZATION = 0.4
 """Fraction of the peak that a training is assumed to reach."""
@@ -101,8 +103,7 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
     step = StepSize.plan(recipe, processes)
     batch, accumulated = step.batch or 1, step.accumulated
 
-    # a backward pass takes about twice the operations of a forward pass
-    step_flops = 3 * experiment.flops * batch * accumulated
+    step_flops = PASSES * experiment.flops * batch * accumulated
     with torch.device("meta"):
         tokens = count_tokens(experiment.meta_model, spec)
     unpredicted = explain_unpredicted(
@@ -125,6 +126,23 @@ def estimate_requirements(experiment: Experiment, processes: int | None = None) 
         weight_bytes=_compute_weight_bytes(experiment, processes),
         activation_bytes=_compute_activation_bytes(experiment, batch, tokens),
     )
+
+
+def count_training_flops(experiment: Experiment, model: nn.Module) -> int | None:
+    """Count the operations of the forward and backward pass of a training sample.
+
+    Args:
+        experiment: The experiment.
+        model: The model that is trained.
+
+    Returns:
+        The operations; None where a sample does not have those of the largest one, or where
+        frozen weights save some of the backward pass.
+    """
+    is_frozen = any(not parameter.requires_grad for parameter in model.parameters())
+    if is_frozen or not experiment.spec.has_equal_shapes:
+        return None
+    return PASSES * experiment.flops
 
 
 def explain_unpredicted(precision: str, width: int, tokens: int) -> str:

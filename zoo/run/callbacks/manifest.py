@@ -183,14 +183,25 @@ def measure_peak_memory() -> int:
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     # rusage would include the peak of the process that started this one
+    if (peak := _read_status("VmHWM")) is not None:
+        return peak
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def measure_resident_memory() -> int | None:
+    """Return the bytes of this process in memory; None on systems other than Linux."""
+    return _read_status("VmRSS")
+
+
+def _read_status(name: str) -> int | None:
+    """Read a number of bytes that Linux counts for this process; None if it does not."""
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
-        status = ""
-    if match := re.search(r"VmHWM:\s*(\d+) kB", status):
-        return int(match[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return None
+    match = re.search(rf"{name}:\s*(\d+) kB", status)
+    return int(match[1]) * 1024 if match else None
 
 
 def measure_step_seconds(recipe: Recipe, run: Path, processes: int) -> float | None:
