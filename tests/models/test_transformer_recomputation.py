@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.attention.chain import make_factory
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
@@ -9,6 +10,7 @@ from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
 from zoo.models.transformer import (
     GRAPHS_PER_BLOCK,
+    STORED,
     Block,
     BlockOptions,
     Transformer,
@@ -60,11 +62,12 @@ def equal(one, two):
     )
 
 
+@pytest.mark.parametrize("selective", [False, True])
 @pytest.mark.parametrize("names", CHAINS, ids="+".join)
-def test_gradients_are_those_of_stored_blocks(names):
+def test_gradients_are_those_of_stored_blocks(names, selective):
     model = stack(names)
     stored, keys = gradients(model), list(model.state_dict())
-    enable_activation_checkpointing(model)
+    enable_activation_checkpointing(model, selective=selective)
     assert equal(gradients(model), stored)
     assert list(model.state_dict()) == keys
 
@@ -105,10 +108,40 @@ def test_each_block_is_computed_twice_in_training_alone(monkeypatch):
     assert len(calls) == 9
 
 
-def test_a_compiled_model_has_the_same_gradients():
+class Products(TorchDispatchMode):
+    """Counts the operations whose outputs selective checkpointing stores."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function in STORED
+        return function(*args, **(kwargs or {}))
+
+
+def test_selective_checkpointing_computes_no_product_again(monkeypatch):
+    model, counts, calls = stack(["rope"]), [], []
+    forward = Block.forward
+    monkeypatch.setattr(
+        Block, "forward", lambda self, *given: (calls.append(self), forward(self, *given))[1]
+    )
+    for selective in (None, True, False):
+        if selective is not None:
+            enable_activation_checkpointing(model, selective=selective)
+        with Products() as products:
+            gradients(model)
+        counts.append(products.count)
+    stored, selective, whole = counts
+    assert selective == stored < whole
+    assert len(calls) == 3 + 6 + 6
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_a_compiled_model_has_the_same_gradients(selective):
     model = stack(["rope"])
     stored = gradients(model)
-    enable_activation_checkpointing(model)
+    enable_activation_checkpointing(model, selective=selective)
     model.compile(backend="aot_eager", fullgraph=True)
     assert equal(gradients(model), stored)
 

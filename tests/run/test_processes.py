@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -354,6 +355,25 @@ def test_a_process_that_dies_is_missed_by_the_others(tiny, monkeypatch):
         "process 0 cannot reach another process, which has died or hangs; still there: best.ckpt"
         in logs()
     )
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_process_that_hangs_is_missed_in_the_time_that_the_recipe_sets(
+    strategy, tiny, monkeypatch
+):
+    def hang(self, trainer, *_):
+        if trainer.global_step == 4 and trainer.global_rank == 1:
+            # until the other one has given up
+            while "which hangs" not in logs():
+                time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(StopOnSignal, "on_train_batch_start", hang)
+    options = [*tiny, f"trainer.strategy={strategy}", "trainer.collective_timeout=4"]
+    assert several(options, "run") == [1, -signal.SIGKILL]
+    limit = "trainer.collective_timeout=4"
+    words = f"process 0 waited 4 seconds for another process, which hangs ({limit}); still there: "
+    assert words in logs()
 
 
 def test_one_process_goes_on_from_what_two_have_saved(tiny, weights, caplog):

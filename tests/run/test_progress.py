@@ -1,5 +1,7 @@
-"""Speed, utilization and memory in the log of a training."""
+"""Speed, utilization and memory in the log of a training, and the trace of some of its steps."""
 
+import gzip
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +11,12 @@ import torch
 from tiny import TINY, language
 from training import fit
 
+from zoo.config import load
+from zoo.config.command_line import parse_overrides
+from zoo.errors import RecipeError, ZooError
 from zoo.run import loggers
 from zoo.run.callbacks import progress
+from zoo.run.callbacks.profile import StepProfile
 from zoo.run.callbacks.progress import TrainingProgress
 from zoo.run.load import load_experiment
 from zoo.run.machine import find_peak_flops
@@ -106,3 +112,60 @@ def test_a_training_on_a_cpu_logs_its_speed_and_memory(unit, tmp_path, monkeypat
     line = next(text for text in caplog.messages if text.startswith("step 4/4"))
     assert f" {unit}/s " in line
     assert line.endswith(" GB")
+
+
+PROFILED = [*TINY, "data.batch_size=16", "trainer.max_steps=8", "trainer.max_epochs=null"]
+PROFILED += ["trainer.save_every_n_steps=1", "trainer.accumulate_grad_batches=2"]
+
+
+def test_a_trace_has_the_steps_that_were_named(tmp_path, monkeypatch, caplog):
+    """Once: a resumed run keeps it, and one that begins too late has none."""
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO, "zoo")
+    options = [*PROFILED, "trainer.profile={steps: [3, 4]}"]
+
+    def stop(self, trainer, task, *rest, original=StepProfile.on_train_batch_end):
+        original(self, trainer, task, *rest)
+        if trainer.global_step == 5:
+            raise ZooError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepProfile, "on_train_batch_end", stop)
+        with pytest.raises(ZooError, match="stopped"):
+            fit("vit_comrope", options, Path("run"))
+    path = Path("run", "trace-3-4.json.gz")
+    assert f"Profile of steps 3 to 4: {path}, to open in " in caplog.text
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = [str(event.get("name")) for event in events]
+    # the optimizer steps once for each, whatever the batches
+    assert sum(name.startswith("Optimizer.step#") for name in names) == 2
+    before = path.read_bytes()
+    fit("vit_comrope", options, Path("run"), "auto")
+    assert path.read_bytes() == before
+    assert f"Profile of steps 3 to 4: written before, {path}" in caplog.messages
+    path.unlink()
+    fit("vit_comrope", [*options, "trainer.max_steps=9"], Path("run"), "auto")
+    assert "No profile of steps 3 to 4: training goes on at step 9" in caplog.messages
+    assert not [*Path("run").glob("*trace*")]
+
+
+def test_a_trial_run_profiles_its_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    more = ["trainer.profile.steps=[10, 13]", "trainer.fast_dev_run=true"]
+    fit("vit_comrope", [*TINY, *more], Path("run"))
+    assert Path("run", "trace-1-1.json.gz").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ("[3]", r"\[3\] is no first and last step; write two numbers"),
+        ("[4, 3]", r"\[4, 3\] is no first and last step"),
+        ("[0, 3]", "must be at least 1, got 0"),
+        ("[1, 101]", "101 steps, whose trace no viewer opens; choose at most 100"),
+        ("[8, 9]", "step 9 comes after training, max_steps 8"),
+    ],
+)
+def test_steps_that_cannot_be_profiled_are_refused(steps, words):
+    with pytest.raises(RecipeError, match=f"trainer.profile.steps(.0)?: {words}"):
+        load("vit_comrope", parse_overrides([*PROFILED, f"trainer.profile.steps={steps}"]))

@@ -57,8 +57,11 @@ OURS = (
     "save_every_n_steps",
     "save_top_k",
     "early_stopping",
+    "profile",
+    "collective_timeout",
 )
 MAX_DEVICES = 4096
+MAX_PROFILED = 100
 LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 # what fast_dev_run sets
 ONCE = dict.fromkeys((*LIMITS, "max_epochs", "max_steps", "log_every_n_steps"), 1)
@@ -72,6 +75,14 @@ class EarlyStoppingOptions:
     """Validations in a row without an improvement of the task's monitored metric."""
     min_delta: Annotated[float, Between(0)] = 0.0
     """A smaller change is no improvement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """Steps of training to profile."""
+
+    steps: tuple[Count, ...]
+    """The first and the last optimizer step to profile, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +133,9 @@ class TrainerOptions:
         "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
     ] = "default"
     """The mode of torch.compile."""
-    activation_checkpointing: bool = False
-    """Recompute blocks in the backward pass instead of storing their activations."""
+    activation_checkpointing: bool | Literal["selective"] = False
+    """Recompute blocks in the backward pass instead of storing their activations; selective stores
+    the outputs of matrix products and of fused attention, and recomputes the rest."""
     ema_decay: Annotated[float, Between(1e-9, 1 - 1e-9)] | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
     val_every_n_steps: Count | None = None
@@ -134,6 +146,11 @@ class TrainerOptions:
     """Keep the checkpoints of this many best validations; null keeps only `best`."""
     early_stopping: EarlyStoppingOptions | None = None
     """Stop when the monitored metric no longer improves: {patience: 5}; null never does."""
+    profile: ProfileOptions | None = None
+    """Write a trace of some steps with torch.profiler: {steps: [10, 13]}; null writes none."""
+    collective_timeout: Annotated[float, Between(1)] | None = None
+    """Seconds that a process waits for the others before it gives up; null leaves torch's
+    default."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
     num_threads: Count | Literal["auto"] | None = "auto"
@@ -149,6 +166,9 @@ class TrainerOptions:
             if steps and self.max_steps and steps > self.max_steps:
                 message = f"{steps} steps are longer than training, max_steps {self.max_steps}"
                 yield join(key, name), message, "choose fewer steps, or leave it out"
+        if self.profile is not None:
+            for message, hint in self._find_profile_issues(self.profile.steps):
+                yield join(key, "profile.steps"), message, hint
         for name in ("logger", "callbacks"):
             chosen = [choice.name for choice in getattr(self, name)]
             for number, member in enumerate(chosen):
@@ -177,6 +197,18 @@ class TrainerOptions:
             message = f"an average moves in steps that precision {self.precision} rounds away"
             hint = "choose bf16-mixed or 16-mixed, or leave ema_decay out"
             yield join(key, "ema_decay"), message, hint
+
+    def _find_profile_issues(self, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Yield message and hint about steps that cannot be profiled."""
+        if len(steps) != 2 or steps[0] > steps[-1]:
+            message = f"{format_value([*steps])} is no first and last step"
+            yield message, "write two numbers, the smaller one first, such as [10, 13]"
+        elif steps[1] - steps[0] >= MAX_PROFILED:
+            message = f"{steps[1] - steps[0] + 1:,} steps, whose trace no viewer opens"
+            yield message, f"choose at most {MAX_PROFILED}"
+        elif self.max_steps and steps[1] > self.max_steps:
+            message = f"step {steps[1]:,} comes after training, max_steps {self.max_steps:,}"
+            yield message, "choose earlier steps, or leave profile out"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from zoo.attention.chain import Chain, build_chains, embed_groups
 from zoo.attention.encoding import Dims, EncodingFactories, EncodingFactory
@@ -28,6 +28,22 @@ Softcap = Annotated[float, SOFTCAP]
 # Each layer is an object, so a number without bound would fill any memory before the model exists.
 Depth = Annotated[int, Between(1, 10_000)]
 Heads = Annotated[int, Between(1, 65_536)]
+STORED = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "convolution",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+    )
+)
+"""Operations whose outputs selective activation checkpointing stores."""
+_CONTEXTS = partial(create_selective_checkpoint_contexts, [*STORED])
 GRAPHS_PER_BLOCK = 8  # as many as torch allows by default for all blocks together
 
 
@@ -298,7 +314,8 @@ class Transformer(nn.Module, Encoded):
         blocks: The blocks.
         embed_norm: The norm of embeddings, if there is one.
         norm: The final norm.
-        activation_checkpointing: Recompute blocks in the backward pass.
+        activation_checkpointing: Recompute blocks in the backward pass; "selective" stores the
+            outputs of `STORED`.
     """
 
     encoding: nn.ModuleDict
@@ -308,7 +325,7 @@ class Transformer(nn.Module, Encoded):
     blocks: nn.ModuleList
     embed_norm: nn.Module | None
     norm: nn.Module
-    activation_checkpointing = False
+    activation_checkpointing: bool | Literal["selective"] = False
 
     def __init__(
         self,
@@ -464,12 +481,13 @@ class Transformer(nn.Module, Encoded):
         recomputes = (
             self.activation_checkpointing and self.training and not is_transformed(tokens.x)
         )
+        selective = self.activation_checkpointing == "selective"
         for number, (block, chain) in enumerate(zip(self.blocks, self.chains, strict=True)):
             if groups:
                 tokens = tokens.take_tables(groups[chain.group])
             try:
                 if recomputes:
-                    tokens = _run_checkpointed(block, tokens, chain, context)
+                    tokens = _run_checkpointed(block, tokens, chain, context, selective=selective)
                 else:
                     tokens = block(tokens, chain, context)
             except OptionError as error:
@@ -486,10 +504,15 @@ def find_transformers(model: nn.Module) -> list[Transformer]:
     return [module for module in model.modules() if isinstance(module, Transformer)]
 
 
-def enable_activation_checkpointing(model: nn.Module) -> None:
+def enable_activation_checkpointing(model: nn.Module, *, selective: bool = False) -> None:
     """Store only the inputs of blocks in training, and recompute the rest in the backward pass.
 
     The method is that of Chen et al. 2016, arXiv:1604.06174.
+
+    Args:
+        model: The model.
+        selective: Store the outputs of matrix products and of fused attention too, so that only
+            what is cheap to compute is recomputed.
 
     Raises:
         OptionError: The model contains no Transformer.
@@ -499,7 +522,7 @@ def enable_activation_checkpointing(model: nn.Module) -> None:
         message = "the model has no transformer blocks to recompute; leave it out"
         raise OptionError("activation_checkpointing", message)
     for transformer in transformers:
-        transformer.activation_checkpointing = True
+        transformer.activation_checkpointing = "selective" if selective else True
 
 
 def compile_model(model: nn.Module, part: bool | Literal["blocks"], mode: str) -> None:
@@ -543,7 +566,9 @@ def compile_blocks(model: nn.Module, **options: Any) -> None:
         block.compile(**options)
 
 
-def _run_checkpointed(block: nn.Module, tokens: Tokens, chain: Chain, context: Context) -> Tokens:
+def _run_checkpointed(
+    block: nn.Module, tokens: Tokens, chain: Chain, context: Context, *, selective: bool
+) -> Tokens:
     """Run a block under checkpointing."""
     # The recomputation must see the context of the first run, which the block changes.
     before = context.copy()
@@ -552,8 +577,9 @@ def _run_checkpointed(block: nn.Module, tokens: Tokens, chain: Chain, context: C
         after = before.copy()
         return block(tokens.replace(x=x), chain, after), after
 
+    options: dict[str, Any] = {"context_fn": _CONTEXTS} if selective else {}
     # The states are an argument because torch takes from it the device whose random state it
     # restores. The result has another name because `run` reads `tokens` again later.
-    result, after = checkpoint(run, tokens.x, use_reentrant=False)
+    result, after = checkpoint(run, tokens.x, use_reentrant=False, **options)
     context.restore(after)
     return result

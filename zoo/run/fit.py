@@ -28,6 +28,7 @@ from zoo.run.callbacks.checkpointing import Checkpoints, SealedCheckpointIO, Sto
 from zoo.run.callbacks.ema import ExponentialMovingAverage
 from zoo.run.callbacks.manifest import END, CostTracker, StartManifest, measure_step_seconds
 from zoo.run.callbacks.nan_guard import FiniteGuard
+from zoo.run.callbacks.profile import StepProfile
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
@@ -329,7 +330,7 @@ def _explain_failures(run: Path, processes: Processes) -> Iterator[None]:
             # such as a full disk
             raise ZooError(f"{run}: {error.strerror or error}; {remaining}") from None
         if processes.is_connection_error(error):
-            message = "cannot reach another process, which has died or hangs"
+            message = processes.explain_lost(error)
             raise ZooError(f"process {processes.rank} {message}; {remaining}") from None
         raise
 
@@ -366,7 +367,9 @@ def train(
         task.changed_at = start.step, start.epochs
     # under 16-mixed, the scaler of gradients expects them in the dtype of the weights
     dtype = torch.bfloat16 if recipe.trainer.precision == "bf16-mixed" else None
-    task.sharding = Sharding(dtype, recipe.trainer.reshard_after_forward)
+    task.sharding = Sharding(
+        dtype, recipe.trainer.reshard_after_forward, recipe.trainer.collective_timeout
+    )
     storage = SealedCheckpointIO(background=recipe.trainer.async_checkpoint)
     checkpoints = Checkpoints(start.run, recipe, storage, task, processes)
     signals, costs = StopOnSignal(processes, checkpoints), CostTracker()
@@ -378,7 +381,8 @@ def train(
         trainer.loggers = loggers.build_loggers(recipe, start.run, keep_until=start.step)
         _begin(experiment, task, start, transfer)
     if recipe.trainer.activation_checkpointing:
-        enable_activation_checkpointing(task.model)
+        selective = recipe.trainer.activation_checkpointing == "selective"
+        enable_activation_checkpointing(task.model, selective=selective)
     compile_model(task.model, recipe.trainer.compile, recipe.trainer.compile_mode)
 
     # handlers cover test and training, so that a signal between the two is not lost
@@ -477,9 +481,21 @@ def _build_callbacks(
         callbacks.append(StopWithoutImprovement(task, recipe.trainer.early_stopping))
     callbacks += [experiment.build_callback(choice) for choice in recipe.trainer.callbacks]
     progress = [_build_progress(experiment, task), EvaluationProgress()]
+    profile: list[L.Callback] = []
+    if recipe.trainer.profile is not None and processes.first:
+        # a trial of one step tries the profile too
+        first, last_step = (1, 1) if recipe.trainer.fast_dev_run else recipe.trainer.profile.steps
+        profile.append(StepProfile(checkpoints.folder.parent, first, last_step))
     # the guard stops before a broken weight is saved, and signals come last, after all state of a
     # step
-    return [*callbacks, *progress, FiniteGuard(checkpoints), checkpoints, *final_callbacks]
+    return [
+        *callbacks,
+        *progress,
+        FiniteGuard(checkpoints),
+        checkpoints,
+        *profile,
+        *final_callbacks,
+    ]
 
 
 def _build_progress(experiment: Experiment, task: Task) -> TrainingProgress:
@@ -494,8 +510,8 @@ def _build_progress(experiment: Experiment, task: Task) -> TrainingProgress:
     if peak is None:
         log.info("MFU is not logged: no peak of %s in %s is known", name, options.precision)
     elif flops is None:
-        problem = "a step has no fixed number of operations: samples of many sizes, frozen weights"
-        log.info("MFU is not logged: %s", problem)
+        reason = "a step has no fixed number of operations: samples of many sizes, frozen weights"
+        log.info("MFU is not logged: %s", reason)
     return TrainingProgress(flops, peak)
 
 

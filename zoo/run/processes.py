@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -212,22 +213,35 @@ class Processes:
 
     They exchange Python objects over gloo on the CPU, in addition to the collectives of training.
     Methods are collective: every rank must call them. A lone process pays nothing.
+
+    Args:
+        rank: The number of this process.
+        count: The number of all of them.
+        timeout: Seconds to wait for the others in an exchange; None: torch's default.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank, self.count = rank, count
+    def __init__(self, rank: int = 0, count: int = 1, timeout: float | None = None) -> None:
+        self.rank, self.count, self.timeout = rank, count, timeout
         # NCCL moves tensors on GPUs only, and these are objects of Python
-        self._group = distributed.new_group(backend="gloo") if count > 1 else None
+        self._group = (
+            distributed.new_group(timeout=_to_delta(timeout), backend="gloo") if count > 1 else None
+        )
 
     @classmethod
-    def connect(cls, trainer: L.Trainer) -> Processes:
-        """Connect the processes of a trainer, once each of them has called this."""
+    def connect(cls, trainer: L.Trainer, timeout: float | None = None) -> Processes:
+        """Connect the processes of a trainer, once each of them has called this.
+
+        Args:
+            trainer: The trainer.
+            timeout: Seconds that a process waits for the others in any collective; None: torch's
+                default.
+        """
         strategy = trainer.strategy
         if trainer.world_size == 1 or not isinstance(strategy, ParallelStrategy):
             return cls()
         if not distributed.is_initialized():
-            _initialise(strategy, trainer.world_size)
-        return cls(trainer.global_rank, trainer.world_size)
+            _initialise(strategy, trainer.world_size, timeout)
+        return cls(trainer.global_rank, trainer.world_size, timeout)
 
     @property
     def first(self) -> bool:
@@ -280,6 +294,15 @@ class Processes:
             raise failure or AlreadyReported(code)
         return result  # type: ignore[return-value]
 
+    def explain_lost(self, error: Exception) -> str:
+        """Return what a connection error says about another process."""
+        if not re.search("timed? ?out", str(error), re.IGNORECASE):
+            return "cannot reach another process, which has died or hangs"
+        if self.timeout is None:
+            return "waited for another process, which hangs, until torch gave up"
+        limit = f"trainer.collective_timeout={self.timeout:g}"
+        return f"waited {self.timeout:g} seconds for another process, which hangs ({limit})"
+
     def is_connection_error(self, error: Exception) -> bool:
         """Return whether an error means that another process has died."""
         types = (RuntimeError, distributed.DistBackendError, distributed.DistNetworkError)
@@ -288,7 +311,11 @@ class Processes:
         return self.count > 1 and type(error) in types and matches
 
 
-def _initialise(strategy: ParallelStrategy, world_size: int) -> None:
+def _to_delta(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _initialise(strategy: ParallelStrategy, world_size: int, timeout: float | None) -> None:
     """Initialise the process group as Lightning does, but before training is set up.
 
     The processes have to agree on what is trained, and where, before that.
@@ -305,6 +332,7 @@ def _initialise(strategy: ParallelStrategy, world_size: int) -> None:
         "nccl" if is_cuda else "gloo",
         rank=cluster.global_rank(),
         world_size=world_size,
+        timeout=_to_delta(timeout),
         # the device of this rank, which NCCL would otherwise guess
         device_id=device if is_cuda else None,
     )
@@ -339,7 +367,7 @@ def join_processes(recipe: Recipe, trainer: L.Trainer) -> Processes:
     """
     if isinstance(recipe.trainer.num_threads, int):
         torch.set_num_threads(recipe.trainer.num_threads)
-    processes = Processes.connect(trainer)
+    processes = Processes.connect(trainer, recipe.trainer.collective_timeout)
     if processes.count > 1 and processes.first:
         log.info("Training in %d processes", processes.count)
     if not processes.first:

@@ -191,7 +191,11 @@ def _compute_activation_bytes(experiment: Experiment, batch: int, tokens: int) -
     without = (*FUSED, *names("mixers"))
     stored = sum(not name.startswith(without) for name in backends) / max(len(backends), 1)
     layer = 34 * tokens * width + stored * 5 * heads * tokens**2
-    if trainer.activation_checkpointing:
+    if trainer.activation_checkpointing == "selective":
+        # inputs of all layers, outputs of their products, and all of the one that is recomputed
+        products = 22 * tokens * width + stored * 2 * heads * tokens**2
+        total = float(products * depth + layer)
+    elif trainer.activation_checkpointing:
         # inputs of all layers, and all of the one that is recomputed
         total = 2.0 * tokens * width * depth + layer
     else:

@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from zoo.data.spec import DataSpec
 from zoo.errors import OptionError, ZooError
 from zoo.options import Choice, Choices
-from zoo.tasks.sharding import Sharding, shard
+from zoo.tasks.sharding import Sharding, set_timeout, shard
 from zoo.tasks.target_weights import TargetWeights
 
 Metrics = Annotated[tuple[Choice, ...], Choices("metrics", may_be_empty=True)]
@@ -102,6 +102,7 @@ class Task(L.LightningModule):
     def configure_model(self) -> None:
         """Shard the weights if the strategy does. Lightning calls it before each loop."""
         if self.device_mesh is not None:
+            set_timeout(self.device_mesh, self.sharding.timeout)
             shard(self.model, self.device_mesh["data_parallel"], self.sharding)
 
     def configure_optimizers(self) -> Any:

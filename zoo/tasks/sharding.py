@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 
@@ -28,10 +30,12 @@ class Sharding:
             Gradients are reduced in float32.
         reshard_after_forward: Drop the gathered weights of a block after its forward pass and
             gather them again for its backward pass.
+        timeout: Seconds that a process waits for the others of a mesh; None: torch's default.
     """
 
     dtype: torch.dtype | None = None
     reshard_after_forward: bool = True
+    timeout: float | None = None
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, sharding: Sharding = Sharding()) -> None:
@@ -77,6 +81,13 @@ def shard(model: nn.Module, mesh: DeviceMesh, sharding: Sharding = Sharding()) -
     _replicate_scalars(model, mesh)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, weights, options=options)
+
+
+def set_timeout(mesh: DeviceMesh, seconds: float | None) -> None:
+    """Limit the time of collectives in the process groups of a mesh, which has no such option."""
+    if seconds is not None:
+        for group in mesh.get_all_groups():
+            _set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 class _HasScalars(nn.Module):
