@@ -34,6 +34,7 @@ ALLOWED = {
     "zoo/packages.py suggest_repair": "the dynamic linker and numpy",
     "zoo/run/checkpoint.py read": "the unpickler of torch",
     "zoo/run/preflight.py _refuse_overflow": "torch, whose errors about sizes have two types",
+    "zoo/run/processes.py explain_lost": "gloo and nccl raise RuntimeError",
     "zoo/run/processes.py is_connection_error": "gloo and nccl raise RuntimeError",
     "zoo/utils.py explain_memory": "the data loader of torch raises RuntimeError",
     "zoo/utils.py is_out_of_memory": "torch raises RuntimeError on a CPU",

@@ -162,7 +162,7 @@ def test_a_trial_run_profiles_its_step(tmp_path, monkeypatch):
         ("[3]", r"\[3\] is no first and last step; write two numbers"),
         ("[4, 3]", r"\[4, 3\] is no first and last step"),
         ("[0, 3]", "must be at least 1, got 0"),
-        ("[1, 101]", "101 steps, whose trace no viewer opens; choose at most 100"),
+        ("[1, 101]", "101 steps are too many for one trace; choose at most 100"),
         ("[8, 9]", "step 9 comes after training, max_steps 8"),
     ],
 )

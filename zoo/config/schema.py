@@ -204,7 +204,7 @@ class TrainerOptions:
             message = f"{format_value([*steps])} is no first and last step"
             yield message, "write two numbers, the smaller one first, such as [10, 13]"
         elif steps[1] - steps[0] >= MAX_PROFILED:
-            message = f"{steps[1] - steps[0] + 1:,} steps, whose trace no viewer opens"
+            message = f"{steps[1] - steps[0] + 1:,} steps are too many for one trace"
             yield message, f"choose at most {MAX_PROFILED}"
         elif self.max_steps and steps[1] > self.max_steps:
             message = f"step {steps[1]:,} comes after training, max_steps {self.max_steps:,}"
