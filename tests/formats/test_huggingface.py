@@ -38,7 +38,7 @@ CAUSAL = [name for name in NAMES if 1 in package.encoding_class(name).axes]
 # Decoders are tried with every encoding of texts. What encoders and vision transformers add does not
 # depend on the encoding: one of each kind, and all that decoders cannot have.
 ENCODERS = ["learned", "rope", "t5", "tupe"]
-PICTURES = [name for name in NAMES if name not in CAUSAL]
+PICTURES = [name for name in NAMES if 2 in package.encoding_class(name).axes and name not in CAUSAL]
 PICTURES += ["alibi", "comrope_ld", "learned", "none"]
 
 
