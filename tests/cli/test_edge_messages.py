@@ -70,7 +70,7 @@ MISTAKES = {
     "model.encoding.0.block=4": "model.encoding.0.block: unknown key; it is an option of "
     "comrope_ap, comrope_ld and liere; rope has base, rotary_fraction",
     "model.encoding.block=4": "it is an option of comrope_ap, comrope_ld and liere; rope has base",
-    "model.encoding={name: liere, base: 3}": "liere has block, init_std, shared, coordinates",
+    "model.encoding={name: liere, base: 3}": "liere has block, init_std, turn_values, shared,",
     "model.encoding.0.blok=4": "block is an option of comrope_ap, comrope_ld and liere; rope has",
     "data.size=3": "it is an option of digits, image_masks, images and 3 others; "
     "python_docs has library, val,",

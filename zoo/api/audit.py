@@ -186,7 +186,7 @@ def audit_batches(batches: Iterable[Any], documents: Sequence[Any]) -> AuditRepo
         RecipeError: A batch has no token ids, or there are none.
     """
     with explain_imports():
-        from zoo.auditing.batches import ask_batches
+        from zoo.auditing.document_batches import ask_batches
     return _report(batches, lambda: (ask_batches(batches, documents), ()))
 
 
@@ -210,7 +210,7 @@ def audit_training(
         RecipeError: The step returns something else, or there are less than two documents.
     """
     with explain_imports():
-        from zoo.auditing.training import ask_training
+        from zoo.auditing.training_steps import ask_training
     return _report(step, lambda: (ask_training(step, documents), ()))
 
 

@@ -1,4 +1,4 @@
-"""What a report of an audit shows: errors over shifts, influence between tokens, turns of pairs."""
+"""Measurements for the page of an audit: errors over shifts, influence, turns of pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = 4  # rotary modules whose turns are shown
 
 @dataclass(frozen=True)
 class ShiftCurve:
-    """The error of a text over the shift of its positions.
+    """The error over the shift of positions.
 
     Attributes:
         shifts: Shifts, in tokens.
@@ -186,7 +186,7 @@ def _collect(measure: Callable[[], Iterator[Any]]) -> tuple[Any, ...]:
 
 
 def measure_shifts(subject: AuditSubject, bound: float, angles: float) -> ShiftCurve:
-    """Measure the error of a text over the shift of its positions.
+    """Measure the error over the shift of positions.
 
     Raises:
         NotAskedError: The subject takes no positions, or has too few.

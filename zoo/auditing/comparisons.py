@@ -28,7 +28,7 @@ Compute = Callable[[AuditSubject], Tensor]
 
 @dataclass(frozen=True)
 class Scene:
-    """What a pass should compute: the tokens, where they are, and whom they see.
+    """The tokens of a pass, their positions, and the tokens that they see.
 
     Attributes:
         ids: Token ids [B, N].
@@ -359,7 +359,7 @@ def _describe_padding(ids: Tensor, mask: Tensor, positions: Tensor, *, is_causal
 
 
 def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[ModelComparison]:
-    """Compare a text alone and padded."""
+    """Compare tokens alone and padded."""
     subject.require("attention_mask")
     if not _has_room(subject, LENGTH + PADDING):
         raise NotAskedError(f"the model has {subject.length} positions only")
@@ -416,7 +416,7 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[ModelCompa
 
 
 def compare_packing(subject: AuditSubject) -> Iterator[ModelComparison]:
-    """Compare a text alone and packed behind another one."""
+    """Compare a document alone and packed behind another one."""
     if not subject.is_causal and "documents" not in subject.options:
         raise NotAskedError("the model has no way to tell texts of a row apart")
     ids = subject.draw_ids(2, LENGTH)
@@ -510,14 +510,14 @@ def make_float_mask(visible: Tensor, subject: AuditSubject) -> Tensor:
 
 
 def list_shifts(length: int | None) -> list[int]:
-    """List shifts by which a text lies across powers of 2, or just before the last position."""
+    """List shifts that place tokens across powers of 2, or just before the last position."""
     longest = (length or 2**17) - LENGTH
     shifts = [2**power - LENGTH // 2 for power in range(5, 18)]
     return [shift for shift in shifts if shift <= longest]
 
 
 def compare_shift(subject: AuditSubject) -> Iterator[ModelComparison]:
-    """Compare a text at position 0 and at later positions."""
+    """Compare tokens at position 0 and at later positions."""
     subject.require("positions")
     ids = subject.draw_ids(1, LENGTH)
     for shift in list_shifts(subject.length):

@@ -393,7 +393,7 @@ def check_packed_gradients(subject: AuditSubject, way: str) -> float:
 def compare_packed_gradients(
     subject: AuditSubject, way: str, bound: float
 ) -> tuple[float, str | None]:
-    """Return the largest difference of parameters' gradients for a text packed and alone.
+    """Return the largest difference of parameters' gradients for a document packed and alone.
 
     Args:
         subject: A subject with a model.

@@ -532,7 +532,7 @@ def _explain(
 def _plant_rounded_positions(
     frequencies: Tensor, factor: float, count: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield tables as they are if positions are rounded, with the explanation."""
+    """Yield the tables that rounded positions give, with the explanation."""
     places = torch.arange(min(count, 2**14))[:, None]
     for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
         rounded = frequencies.float()

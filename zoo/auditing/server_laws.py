@@ -114,7 +114,7 @@ class ServerAuditor:
     draw: random.Random = field(default_factory=lambda: random.Random(1))
 
     def write(self, count: int, *, is_new: bool = False) -> str:
-        """Return a text of random words; a new one begins as no text that was ever sent."""
+        """Return random words; new ones begin as nothing that was ever sent."""
         words = self.draw.choices(WORDS, k=count)
         if is_new:
             words[:0] = random.SystemRandom().choices(BEGINNINGS, k=6)
@@ -275,7 +275,7 @@ def _move(completion: Completion, start: int) -> Completion:
 
 
 def score_generated(auditor: ServerAuditor, prompt: str, count: int) -> ServerFinding:
-    """Compare tokens as they are generated with the same tokens as a prompt."""
+    """Compare generated tokens with the same tokens as a prompt."""
     generated = auditor.score(prompt, count)
     start = generated.prompt_count
     if auditor.echoes:
@@ -349,7 +349,7 @@ def _compare_beginnings(
 
 
 def ask_chunk(auditor: ServerAuditor) -> ServerFinding:
-    """Ask `chunk`: a long text as a prompt, and as it is generated or cut short."""
+    """Ask `chunk`: long texts as a prompt, generated, and cut short."""
     prompt = auditor.write(12, is_new=True)
     findings = [score_generated(auditor, prompt, LONG)]
     if auditor.echoes:
