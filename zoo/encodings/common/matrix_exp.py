@@ -294,14 +294,18 @@ class _Exponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, skew: Tensor, times: Tensor) -> Tensor:
         parts, keeps = split_times(times, skew), is_small(skew)
-        exponentials, kept, ctx.counts = list[Tensor](), list[Tensor](), list[int]()
+        # A call of list[Tensor] is one that a compiler cannot trace.
+        exponentials: list[Tensor] = []
+        kept: list[Tensor] = []
+        counts: list[int] = []
         for part in parts:
             exponential, tensors, _ = _exponentiate(combine_generators(skew, part))
             exponentials.append(exponential)
             if keeps:
                 kept += tensors
-                ctx.counts.append(len(tensors))
+                counts.append(len(tensors))
             del tensors
+        ctx.counts = counts
         ctx.save_for_backward(skew, times, *kept)
         return join_parts(exponentials, parts)
 
@@ -317,7 +321,8 @@ class _Exponential(torch.autograd.Function):
         parts = split_times(times, skew)
         gradients = gradient.split([len(part) for part in parts])
         ends = [*accumulate(ctx.counts, initial=0)] if ctx.counts else []
-        grads_skew, grads_times = list[Tensor](), list[Tensor]()
+        grads_skew: list[Tensor] = []
+        grads_times: list[Tensor] = []
         for number, (part, each) in enumerate(zip(parts, gradients, strict=True)):
             # The steps of a part were saved in one flat list, or are computed again.
             if ends:
