@@ -33,10 +33,10 @@ def draw(name, dims=TEXT, **options):
 def test_heads_of_any_width_are_pictured(name):
     """All heads together may be wider or narrower than the states, and one head alone too."""
     cls = encoding_class(name)
-    axes = next(axes for axes in (1, 2) if axes in cls.axes)
-    sizes = {1: 6, 2: (3, 3)}[axes]
+    axes = next(axes for axes in (1, 2, 3) if axes in cls.axes)
+    sizes = {1: 6, 2: (3, 3), 3: (2, 3, 3)}[axes]
     chain = [Choice(other, {}) for other in (["alibi"] if cls.consumes_biases else [])]
-    chain.append(Choice(name, {} if axes == 2 else {"coordinates": "index"}))
+    chain.append(Choice(name, {"coordinates": "index"} if axes == 1 else {}))
     for dim, head_dim in ((128, 16), (32, 16), (12, 16)):
         dims = Dims(dim, 4, axes, length=sizes, depth=2, head_dim=head_dim)
         with torch.no_grad():
