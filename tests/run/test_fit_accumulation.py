@@ -38,6 +38,7 @@ EVERYTHING = [
     "trainer.early_stopping.patience=9",
     "diagnostics.every_n_steps=2",
     "diagnostics.max_overhead=1",
+    "trainer.profile.steps=[2,3]",
 ]
 """Options with which every callback has something to do."""
 
