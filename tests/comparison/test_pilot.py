@@ -55,6 +55,7 @@ def test_what_a_pilot_leaves_no_room_for_is_not_asked_whatever_the_cells_show(co
     pilot({"none": 0.6, "learned": 0.985})
     code, _, message = ask(compared, "learned > none by 0.1", "none > learned by 0.1")
     assert code == 0, message
+    assert "the pilot changes no verdict: 10 runs had ended before it" in message
     assert json.loads(Path("c/hypotheses.json").read_text()) == written
 
 

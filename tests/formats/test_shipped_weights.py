@@ -77,4 +77,4 @@ def test_an_unknown_name_is_answered_with_the_nearest(zoo):
         package.load("zoo:vit_comrop")
     code, _, message = zoo("eval", "zoo:lm_ropes")
     assert code == 5
-    assert re.search("did you mean lm_rope", message)
+    assert re.search("did you mean zoo:lm_rope", message)

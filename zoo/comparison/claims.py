@@ -271,7 +271,7 @@ def _judge_at(
         )
     elif condition != comparison.trained and judged.verdict in ("held", "reversed"):
         assert level is not None
-        judged = _require_drop(judged, values, compared, judged_seeds, family, level)
+        judged = _require_drop(judged, values, compared, family, level)
     return _limit(judged, compared, claimed, family, recorded)
 
 
@@ -336,12 +336,7 @@ def _judge_values(
 
 
 def _require_drop(
-    judged: JudgedClaim,
-    values: Values,
-    compared: Comparison,
-    judged_seeds: set[int],
-    family: int,
-    level: float,
+    judged: JudgedClaim, values: Values, compared: Comparison, family: int, level: float
 ) -> JudgedClaim:
     """Require that the drops from the trained condition differ on the same side."""
     hypothesis = judged.hypothesis

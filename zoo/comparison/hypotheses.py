@@ -174,8 +174,8 @@ def record_hypotheses(
         folder: The output folder.
         runs_ended: How many trials and cells have ended.
         measure: The compared metric, such as test/loss.
-        cannot_ask: {hypothesis: why the task cannot ask it}, by a pilot. Ignored once a run has
-            ended: what is known then is no forecast.
+        cannot_ask: {hypothesis: why the task cannot ask it}, by a pilot. Not recorded once a run
+            has ended, with a warning: what is known then is no forecast.
     """
     # spaces make no other hypothesis, whose digest would differ
     texts = [" ".join(statement.split()) for statement in texts]
@@ -196,6 +196,8 @@ def record_hypotheses(
     if not runs_ended:
         for statement, reason in (cannot_ask or {}).items():
             recorded[statement] = replace(recorded[statement], cannot_ask=reason)
+    elif any(recorded[key].cannot_ask != reason for key, reason in (cannot_ask or {}).items()):
+        log.warning("the pilot changes no verdict: %d runs had ended before it", runs_ended)
     for statement, hypothesis in recorded.items():
         if statement not in texts and not hypothesis.withdrawn:
             recorded[statement] = replace(hypothesis, withdrawn=now)

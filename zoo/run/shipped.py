@@ -12,7 +12,7 @@ from zoo.suggestions import nearest
 
 PREFIX = "zoo:"
 FOLDER = Path(__file__).parents[1] / "trained"
-"""`python examples/release.py zoo/trained` makes it."""
+"""`python examples/release.py zoo/trained vit_comrope lm_rope lm_fox` makes it."""
 NUMBERS = FOLDER / "release.json"
 
 
@@ -42,6 +42,6 @@ def find_folder(address: str | os.PathLike[str]) -> Path:
     name = os.fspath(address).removeprefix(PREFIX)
     known = list_weights()
     if name not in known:
-        hint = nearest(name, [*known])
+        hint = nearest(f"{PREFIX}{name}", [f"{PREFIX}{other}" for other in known])
         raise CheckpointError(f"{PREFIX}{name}: zoo has no weights of this name; {hint}")
     return FOLDER / name
