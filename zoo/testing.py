@@ -78,6 +78,7 @@ def audit(build: Callable[[], Any], laws: Sequence[str] | None = None) -> Callab
     with explain_imports():
         import pytest
 
+        from zoo.auditing.model_subjects import make_subject
         from zoo.auditing.run_laws import audit_subject, select_laws
         from zoo.auditing.subject import AuditSubject
 
@@ -85,7 +86,7 @@ def audit(build: Callable[[], Any], laws: Sequence[str] | None = None) -> Callab
     def check(law: str) -> None:
         subject = build()
         if not isinstance(subject, AuditSubject):
-            subject = AuditSubject.from_model(subject)
+            subject = make_subject(subject)
         (result,) = audit_subject(subject, [law]).results
         if result.status == "not asked":
             pytest.skip(result.reason or "not asked")

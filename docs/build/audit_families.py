@@ -26,8 +26,8 @@ import torch
 import transformers
 
 from zoo.auditing.model_folder import build_small
+from zoo.auditing.model_subjects import make_subject
 from zoo.auditing.run_laws import audit_subject
-from zoo.auditing.subject import AuditSubject
 
 FOLDER = Path(__file__).parents[1] / "audit"
 RECORD, PAGE = FOLDER / "families.jsonl", FOLDER / "families.md"
@@ -70,7 +70,7 @@ def study(kind: str, name: str) -> dict[str, Any]:
     except ValueError as error:
         return {"unbuilt": str(error)}
     start = time.process_time()
-    report = audit_subject(AuditSubject.from_model(model))
+    report = audit_subject(make_subject(model))
     return {
         "class": type(model).__name__,
         "built": way,

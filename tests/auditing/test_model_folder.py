@@ -8,7 +8,7 @@ from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from zoo.auditing import model_folder
-from zoo.auditing.subject import AuditSubject
+from zoo.auditing.model_subjects import make_subject
 from zoo.cli import main
 from zoo.errors import OptionError
 
@@ -102,7 +102,7 @@ def test_a_configuration_is_built_small_or_refused_by_name(name):
         pytest.skip(f"no default configuration: {error}")
     refusal = ""
     try:
-        AuditSubject.from_model(model_folder.build_small(config))
+        make_subject(model_folder.build_small(config))
     except OptionError as error:
         refusal = str(error)
     assert name not in BUILT or not refusal

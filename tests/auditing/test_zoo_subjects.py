@@ -6,7 +6,7 @@ from language import decoder
 from untrained import write_checkpoint
 
 import zoo
-from zoo.auditing.subject import AuditSubject
+from zoo.auditing.model_subjects import make_subject
 from zoo.cli import main
 
 ASKED = {"future", "batch", "cache", "left_padding", "right_padding", "packing", "order"}
@@ -31,7 +31,7 @@ def test_a_leak_between_documents_is_found():
     model = stir(decoder("rope"))
     sound = model.forward
     model.forward = lambda ids, documents=None, **options: sound(ids, **options)
-    report = zoo.audit(AuditSubject.from_model(model), laws=["packing"])
+    report = zoo.audit(make_subject(model), laws=["packing"])
     assert [result.law for result in report.broken] == ["packing"]
 
 

@@ -97,6 +97,7 @@ def audit(
             report = _audit_address(subject, options)
         else:
             with explain_imports():
+                from zoo.auditing.model_subjects import make_subject
                 from zoo.auditing.run_laws import audit_subject, select_laws
                 from zoo.auditing.subject import AuditSubject
 
@@ -104,7 +105,7 @@ def audit(
             if is_folder:
                 subject = load_folder(subject, options)
             if not isinstance(subject, AuditSubject):
-                subject = AuditSubject.from_model(subject)
+                subject = make_subject(subject)
             report = audit_subject(subject, options.laws)
     except OptionError as error:
         raise RecipeError(ConfigIssue(ARGUMENT, error.key, error.message)) from None

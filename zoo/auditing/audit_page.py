@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from zoo.reporting.sections import ReportSection, SectionedReport, SectionTable, render_report
 
 if TYPE_CHECKING:
+    from zoo.auditing.audit_figures import AuditFigures
     from zoo.auditing.audit_report import AuditReport, LawResult
 
 STYLES = ("auditing/audit.css",)
+FIGURES = {
+    "shift": (
+        "Shifted positions",
+        "A text at position 0 and at later positions, where positions are relative.",
+    ),
+    "influence": (
+        "Which tokens change which logits",
+        "Each token is exchanged for another one, and the logits of all are compared.",
+    ),
+    "turns": (
+        "How pairs of channels turn",
+        "The rotations of the model, measured, and those of its configuration.",
+    ),
+}
+"""{key of a section: its title and lead}"""
 COLUMNS = ("law", "status", "error", "bound", "since", "module", "cause or reason")
 
 
@@ -20,47 +37,35 @@ def render_audit(report: AuditReport) -> str:
 
 def describe_report(report: AuditReport) -> SectionedReport:
     """Return the sections of a report: the laws, figures and notes."""
-    figures = report.figures
-    sections = [_describe_laws(report)]
-    if figures.shift is not None:
-        sections.append(
-            ReportSection(
-                key="shift",
-                title="Shifted positions",
-                lead="A text at position 0 and at later positions, where positions are relative.",
-                panels=(figures.shift.draw(),),
-            )
-        )
-    if figures.influence:
-        sections.append(
-            ReportSection(
-                key="influence",
-                title="Which tokens change which logits",
-                lead="Each token is exchanged for another one, and the logits of all are compared.",
-                panels=tuple(one.draw() for one in figures.influence),
-            )
-        )
-    if figures.turns:
-        sections.append(
-            ReportSection(
-                key="turns",
-                title="How pairs of channels turn",
-                lead="The rotations of the model, measured, and those of its configuration.",
-                panels=tuple(one.draw() for one in figures.turns),
-            )
-        )
-    if report.notes:
-        sections.append(
-            ReportSection(
-                key="notes",
-                title="Notes",
-                lead="What is worth knowing, and breaks no law.",
-                items=report.notes,
-            )
-        )
-    return SectionedReport(
-        kind="audit", title=write_title(report), facts=_list_facts(report), sections=sections
+    notes = ReportSection(
+        key="notes",
+        title="Notes",
+        lead="What is worth knowing, and breaks no law.",
+        items=report.notes,
     )
+    return SectionedReport(
+        kind="audit",
+        title=write_title(report),
+        facts=_list_facts(report),
+        sections=[
+            _describe_laws(report),
+            *_describe_figures(report.figures),
+            *([notes] if report.notes else []),
+        ],
+    )
+
+
+def _describe_figures(figures: AuditFigures) -> Iterator[ReportSection]:
+    """Yield a section for each kind of figure that was measured."""
+    charts = {
+        "shift": (figures.shift,) if figures.shift is not None else (),
+        "influence": figures.influence,
+        "turns": figures.turns,
+    }
+    for key, (title, lead) in FIGURES.items():
+        if charts[key]:
+            panels = tuple(one.draw() for one in charts[key])
+            yield ReportSection(key=key, title=title, lead=lead, panels=panels)
 
 
 def write_title(report: AuditReport) -> str:

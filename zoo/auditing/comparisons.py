@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.auditing.model_subjects import CACHES, read_parameters, replace_model
 from zoo.auditing.score_calls import find_scoring
-from zoo.auditing.subject import CACHES, AuditSubject, NotAskedError, read_parameters
+from zoo.auditing.subject import AuditSubject, NotAskedError
 from zoo.integrations.rope_parameters import FIXED_LENGTH
 
 LENGTH = 24  # tokens of a text
@@ -303,7 +304,7 @@ def narrow_windows(subject: AuditSubject) -> AuditSubject:
         for name, value in list(vars(owner).items()):
             if "window" in name and isinstance(value, int) and value == window:
                 setattr(owner, name, NARROW)
-    return subject.with_model(model)
+    return replace_model(subject, model)
 
 
 def follows_length(subject: AuditSubject) -> bool:

@@ -26,6 +26,7 @@ from zoo.auditing.comparisons import (
     read_window,
     see_earlier,
 )
+from zoo.auditing.model_subjects import replace_model
 from zoo.auditing.score_calls import find_scoring
 from zoo.auditing.subject import (
     AuditSubject,
@@ -437,7 +438,7 @@ def compute_saved(subject: AuditSubject, ids: Tensor) -> tuple[Tensor, Any]:
         )
     loaded = loaded.to(next(model.parameters()).device).eval()
     with torch.no_grad():
-        return subject.with_model(loaded).logits(ids), loaded
+        return replace_model(subject, loaded).logits(ids), loaded
 
 
 def find_lost_entry(subject: AuditSubject, loaded: Any, ids: Tensor, bound: float) -> str | None:
@@ -461,7 +462,7 @@ def find_lost_entry(subject: AuditSubject, loaded: Any, ids: Tensor, bound: floa
         restored.load_state_dict(loaded.state_dict())
         restored = restored.to(next(model.parameters())).eval()
         with torch.no_grad():
-            if measure_error(subject.with_model(restored).logits(ids), logits) <= bound:
+            if measure_error(replace_model(subject, restored).logits(ids), logits) <= bound:
                 return name
     return None
 
@@ -495,7 +496,7 @@ def measure_half_precision(subject: AuditSubject) -> tuple[float, float, int]:
         # Loading with dtype= leaves the tables of angles in float32.
         parameter.data = parameter.data.to(torch.bfloat16)
     ids = subject.draw_ids(1, LENGTH)
-    low = subject.with_model(half)
+    low = replace_model(subject, half)
     errors = []
     for start in (0, far):
         positions = make_positions(ids, start)

@@ -70,12 +70,12 @@ class AuditItem(pytest.Item):
 
     def runtest(self) -> None:
         from zoo.auditing.model_folder import AuditOptions, load_folder
+        from zoo.auditing.model_subjects import make_subject
         from zoo.auditing.run_laws import audit_subject
-        from zoo.auditing.subject import AuditSubject
         from zoo.errors import OptionError, ZooError
 
         try:
-            subject = AuditSubject.from_model(load_folder(self.folder, AuditOptions()))
+            subject = make_subject(load_folder(self.folder, AuditOptions()))
         except (OptionError, ZooError) as error:
             raise AuditFailure(str(error)) from None
         (result,) = audit_subject(subject, [self.law]).results

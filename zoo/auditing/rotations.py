@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims
+from zoo.auditing.model_subjects import replace_model
 from zoo.auditing.score_calls import ScoreCall, find_scoring, holding, keeping, record_scores
 from zoo.auditing.subject import AuditSubject, NotAskedError
 from zoo.errors import OptionError
@@ -154,7 +155,7 @@ def record_calls(subject: AuditSubject) -> list[RotaryCall]:
     if next(model.parameters()).dtype in OUTPUT:
         # cos and sin are recognized by their squares, which half precision rounds.
         model = copy.deepcopy(model).float()
-        subject = subject.with_model(model)
+        subject = replace_model(subject, model)
     ids = subject.draw_ids(1, COUNT)
     observer = Observer(model)
     entered: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []

@@ -51,6 +51,7 @@ from zoo.auditing.model_laws import (
     find_lost_entry,
     measure_half_precision,
 )
+from zoo.auditing.model_subjects import find_options, replace_model
 from zoo.auditing.places import find_place
 from zoo.auditing.rotations import check_rotations
 from zoo.auditing.subject import (
@@ -58,7 +59,6 @@ from zoo.auditing.subject import (
     AuditSubject,
     NotAskedError,
     copy_in_float64,
-    find_options,
     measure_error,
 )
 from zoo.auditing.twins import build_twin
@@ -130,7 +130,7 @@ class Auditor:
         if self.subject.model is None:
             return None
         try:
-            double = self.subject.with_model(copy_in_float64(self.subject.model))
+            double = replace_model(self.subject, copy_in_float64(self.subject.model))
             double.logits(double.draw_ids(1, 4))
         except REFUSALS as refusal:
             self.notes.append(f"no copy in float64: {describe_refusal(refusal)}")
@@ -145,7 +145,7 @@ class Auditor:
         twin = build_twin(self.subject.model)
         if twin is None:
             return None
-        subject = self.subject.with_model(twin)
+        subject = replace_model(self.subject, twin)
         return replace(subject, options=self.subject.options | find_options(subject))
 
     @cached_property
