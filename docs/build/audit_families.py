@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -32,6 +33,8 @@ from zoo.auditing.run_laws import audit_subject
 FOLDER = Path(__file__).parents[1] / "audit"
 RECORD, PAGE = FOLDER / "families.jsonl", FOLDER / "families.md"
 SECONDS = 60  # of computation, for one family
+PATIENCE = 400  # seconds for one family, on a machine that does other things, too
+MEGABYTES = 5000
 FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")
 
 
@@ -83,19 +86,16 @@ def study(kind: str, name: str) -> dict[str, Any]:
 
 
 def measure(kind: str, name: str) -> dict[str, Any]:
-    """Return the row of a family, which is studied in a process of its own for its peak memory."""
+    """Return the row of a family, which is studied in a process of its own.
+
+    The process is ended past `SECONDS` of computation, `MEGABYTES` of memory or `PATIENCE` seconds
+    in all. A limit of the system would not do: models refuse what they cannot do with the same
+    errors that a lack of memory gives.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-
-        def stop(number: int, frame: Any) -> None:
-            # An exception would be taken for a refusal of the model.
-            os.write(writer, json.dumps({"failed": f"no answer in {SECONDS} seconds"}).encode())
-            os._exit(0)
-
-        signal.signal(signal.SIGPROF, stop)
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
             row = study(kind, name)
         except Exception as error:
@@ -104,12 +104,35 @@ def measure(kind: str, name: str) -> dict[str, Any]:
             file.write(json.dumps(row))
         os._exit(0)
     os.close(writer)
+    start, peak, problem = time.monotonic(), 0, ""
+    while not problem and not select.select([reader], [], [], 0.1)[0]:
+        seconds, megabytes = read_use(child)
+        peak = max(peak, megabytes)
+        if seconds > SECONDS:
+            problem = f"no answer in {SECONDS} seconds"
+        elif megabytes > MEGABYTES:
+            problem = f"needs more than {MEGABYTES:,} MB"
+        elif time.monotonic() - start > PATIENCE:
+            problem = f"waits for more than {PATIENCE} seconds"
+    if problem:
+        os.kill(child, signal.SIGKILL)
     with os.fdopen(reader) as file:
         text = file.read()
     _, status, usage = os.wait4(child, 0)
-    row = json.loads(text) if text else {"failed": f"the process ended with {status}"}
-    row["megabytes"] = round(usage.ru_maxrss / 1024)
+    row = json.loads(text) if text else {"failed": problem or f"the process ended with {status}"}
+    row["megabytes"] = max(peak, round(usage.ru_maxrss / 1024))
     return {"kind": kind, "name": name, **row}
+
+
+def read_use(process: int) -> tuple[float, int]:
+    """Return the seconds of computation and the MB of memory of a process."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return 0.0, 0
+    ticks = int(stat[11]) + int(stat[12])
+    return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 def read_rows() -> list[dict[str, Any]]:
