@@ -71,6 +71,19 @@ def test_functions_that_see_the_future_break_the_law():
     assert result.status == "broken"
 
 
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        (lambda ids: ..., "returns ellipsis"),
+        (lambda ids: ids, r"torch.int64 \[2, 8\] for \[2, 8\]"),
+        (lambda ids: ids.missing, "AttributeError"),
+    ],
+)
+def test_functions_without_logits_are_refused(logits, message):
+    with pytest.raises(zoo.errors.RecipeError, match=message):
+        zoo.audit(zoo.AuditSubject(logits=logits, vocab_size=16), laws=["future"])
+
+
 def test_reports_are_saved(tmp_path):
     path = tmp_path / "audit.json"
     report = zoo.audit(planted.build_decoder(), laws=["future"], out=path)

@@ -17,7 +17,9 @@ import sys
 import tomllib
 import webbrowser
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +30,7 @@ import yaml
 from pictures import encode, parquet
 from small_recipes import ROOT, shrink, write_data
 from tables import corpus
+from torch.nn.functional import cross_entropy
 from without_torchvision import import_timm
 
 import zoo as library
@@ -124,6 +127,18 @@ def find_exclusion(page: str, text: str) -> tuple[str, str] | None:
 
 
 SUBSTITUTIONS = {
+    "docs/audit.md": {
+        "RUN": "runs/lm_rope/latest",
+        "model=NAME": "model=tiny",
+        "reference=FOLDER": "reference=reference",
+        "FOLDER": "llama",
+        "lambda ids, positions=None: ...": "compute_logits",
+        "lambda ids, cache, **options: ...": "compute_cached",
+        "vocab_size=32_000": "vocab_size=256",
+        "...  # forward and backward, no update": (
+            "loss = train(documents, packed, accumulation, checkpointing)"
+        ),
+    },
     "docs/language.md": {
         "hub:Salesforce/wikitext:wikitext-2-raw-v1": "made",
         "hub:openai-community/gpt2": "words.json",
@@ -186,6 +201,10 @@ class Reader:
     """Runs of registered recipes that pages share."""
     capsys: pytest.CaptureFixture[str]
     namespace: dict[str, Any] = field(default_factory=dict)
+    stand_ins: dict[str, str] = field(default_factory=dict)
+    """Substitutions that are known when the page is prepared, such as an address."""
+    stack: ExitStack = field(default_factory=ExitStack)
+    """Closes what the preparation has opened."""
 
     def follow(self, block: Block) -> None:
         """Run or check a block. Raises if it fails."""
@@ -227,7 +246,8 @@ class Reader:
 
     def substitute(self, text: str) -> str:
         """Return a text with its stand-ins."""
-        for word, replacement in SUBSTITUTIONS.get(self.page, {}).items():
+        stand_ins = {**SUBSTITUTIONS.get(self.page, {}), **self.stand_ins}
+        for word, replacement in stand_ins.items():
             text = text.replace(word, replacement)
         return text
 
@@ -330,6 +350,7 @@ SMALL_COMMANDS: dict[str, Callable[[list[str]], list[str]]] = {
     "fit": shorten_fit,
     "compare": name_taken_folder,
     "bench": name_taken_folder,
+    "audit": lambda words: [] if "laws=" in " ".join(words) else ["laws=[batch]"],
     "verify": lambda words: ["laws=[decoding_equals_one_pass]"],
     "generate": lambda words: ["tokens=5"],
 }
@@ -574,11 +595,14 @@ def prepare_claims(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide a small comparison, packed in a repository, and a recorded one under three names."""
+    """Provide small comparisons, one packed in a repository, and a recorded one three times."""
     write_small_recipe(reader.folder)
     few = ["encodings=[rope]", "seeds=1", *shrink(load("flipflop_rope"))]
     few += ["model.dim=16", "model.heads=2", "evaluate.lengths=[32]"]
     reader.run_zoo(["compare", "flipflop_rope", *few, "to=comparisons/small"])
+    # a pilot of one step, without the variant whose level it would judge
+    pilot = ["encodings=[none]", "seed=1001", "seeds=1", *shrink(load("recall_stickbreaking"))]
+    reader.run_zoo(["compare", "recall_stickbreaking", *pilot, "to=comparisons/pilot"])
     packed = "docs/records/digits"
     reader.run_zoo(["compare", "pack", "comparisons/small", f"to={packed}"])
     for place in ("here", "there"):
@@ -593,8 +617,68 @@ def prepare_comparing(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.copytree(recorded, folder, dirs_exist_ok=True)
 
 
+def prepare_audit(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provide a model, its functions, a packed batch, a training step, and a server."""
+    from transformers import DataCollatorWithFlattening
+
+    model = make_llama()
+    documents = [torch.randint(3, 256, (count,)).tolist() for count in (9, 14, 6)]
+    batch = DataCollatorWithFlattening()([{"input_ids": ids} for ids in documents])
+
+    def compute_cached(ids: torch.Tensor, cache: Any, **options: torch.Tensor) -> Any:
+        output = model(ids, cache=cache, use_cache=True)
+        return output.logits, output.cache
+
+    reader.namespace |= {
+        "model": model,
+        "MyModel": lambda config: model,
+        "config": model.config,
+        "layer": model.model.rotary_emb,
+        "compute_logits": lambda ids, positions=None: model(ids, position_ids=positions).logits,
+        "compute_cached": compute_cached,
+        "documents": documents,
+        "loader": [batch],
+        "train": partial(train_packed, model),
+    }
+    save_llama(reader.folder / "llama")
+    monkeypatch.syspath_prepend(ROOT / "tests" / "auditing")
+    from planted_server import save_reference, serving
+
+    save_reference(reader.folder / "reference")
+    address, _ = reader.stack.enter_context(serving())
+    reader.stand_ins["http://127.0.0.1:8000/v1"] = address
+
+
+def train_packed(
+    model: Any, documents: Sequence[list[int]], packed: bool, accumulation: int, checkpointing: bool
+) -> float:
+    """Compute the loss of documents and its gradients, as a sound training step does."""
+    model.train()
+    model.zero_grad()
+    if checkpointing:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    count = sum(len(document) - 1 for document in documents)
+    size = -(-len(documents) // accumulation)
+    parts = [documents[start : start + size] for start in range(0, len(documents), size)]
+    rows = parts if packed else [[document] for document in documents]
+    total = 0.0
+    for row in rows:
+        ids = torch.tensor([[token for document in row for token in document]])
+        positions = torch.tensor([[place for one in row for place in range(len(one))]])
+        logits = model(ids, position_ids=positions, use_cache=False).logits[0, :-1]
+        is_inside = positions[0, 1:] > 0
+        losses = cross_entropy(logits, ids[0, 1:], reduction="none")
+        loss = losses[is_inside].sum() / count
+        loss.backward()
+        total += loss.item()
+    if checkpointing:
+        model.activation_checkpointing_disable()
+    return total
+
+
 PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {
     "docs/adding.md": prepare_adding,
+    "docs/audit.md": prepare_audit,
     "docs/claims.md": prepare_claims,
     "docs/comparing.md": prepare_comparing,
     "docs/conformance.md": prepare_plugin,
@@ -622,6 +706,12 @@ def check_adding(reader: Reader) -> None:
     assert "Gains" in (run / "diagnosis.json").read_text(encoding="utf-8")
 
 
+def check_audit(reader: Reader) -> None:
+    """The reports were written, and the test of the page asks a law."""
+    assert {path.name for path in reader.folder.glob("audit.*")} == {"audit.html", "audit.json"}
+    reader.namespace["test_my_model"]("batch")
+
+
 def check_comparing(reader: Reader) -> None:
     """Optuna found the best of two settings, each of which has a run directory."""
     study = reader.namespace["study"]
@@ -645,6 +735,7 @@ def check_scale(reader: Reader) -> None:
 
 CHECKS: dict[str, Callable[[Reader], None]] = {
     "docs/adding.md": check_adding,
+    "docs/audit.md": check_audit,
     "docs/comparing.md": check_comparing,
     "docs/quickstart.md": check_quickstart,
     "docs/scale.md": check_scale,
@@ -690,11 +781,11 @@ def test_the_blocks_of_a_page_run(page, tmp_path, run_store, monkeypatch, capsys
     monkeypatch.setenv("ZOO_PLUGINS", "")
     monkeypatch.setattr(webbrowser, "open", lambda address: True)
     reader = Reader(page, tmp_path, run_store, capsys)
-    PREPARE.get(page, lambda reader, monkeypatch: None)(reader, monkeypatch)
-
-    for block in read_blocks(page):
-        reader.follow(block)
-    CHECKS.get(page, lambda reader: None)(reader)
+    with reader.stack:
+        PREPARE.get(page, lambda reader, monkeypatch: None)(reader, monkeypatch)
+        for block in read_blocks(page):
+            reader.follow(block)
+        CHECKS.get(page, lambda reader: None)(reader)
 
 
 def test_exclusions_are_few_and_needed():

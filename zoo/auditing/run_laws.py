@@ -10,7 +10,7 @@ from importlib.metadata import version
 from types import MappingProxyType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.auditing.audit_figures import measure_figures
 from zoo.auditing.audit_report import EXPLANATIONS, AuditReport, LawResult, Status
@@ -62,7 +62,7 @@ from zoo.auditing.subject import (
     measure_error,
 )
 from zoo.auditing.twins import build_twin
-from zoo.errors import OptionError
+from zoo.errors import OptionError, escape_text
 from zoo.integrations.evaluating import evaluating
 from zoo.suggestions import nearest
 
@@ -524,9 +524,11 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
         laws: Names of laws; all by default.
 
     Raises:
-        OptionError: There is no law of a name.
+        OptionError: There is no law of a name, or a function returns no logits.
     """
     chosen = select_laws(laws)
+    if subject.model is None:
+        check_logits(subject)
     start = time.perf_counter()
     model = subject.model if subject.model is not None else nn.Identity()
     results = []
@@ -551,6 +553,26 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
         time.perf_counter() - start,
         figures,
     )
+
+
+def check_logits(subject: AuditSubject) -> None:
+    """Check that a function returns logits of token ids.
+
+    Raises:
+        OptionError: It returns something else, or fails.
+    """
+    ids = subject.draw_ids(2, 8)
+    try:
+        logits = subject.logits(ids)
+    except REFUSALS as refusal:
+        problem = f"fails for token ids [2, 8]: {describe_refusal(refusal)}"
+        raise OptionError("logits", escape_text(problem)) from None
+    expected = "must return a tensor of floats [B, N, V] for token ids [B, N]"
+    if not isinstance(logits, Tensor):
+        raise OptionError("logits", f"{expected}, and returns {type(logits).__name__}")
+    if logits.dim() != 3 or logits.shape[:2] != ids.shape or not logits.is_floating_point():
+        returned = f"{logits.dtype} {[*logits.shape]} for {[*ids.shape]}"
+        raise OptionError("logits", f"{expected}, and returns {returned}")
 
 
 def ask_law(auditor: Auditor, name: str, law: AuditLaw) -> LawResult:
