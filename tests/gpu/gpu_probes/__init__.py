@@ -1,0 +1,1 @@
+"""A plug-in for `zoo fit` with a callback that measures steps on a GPU."""
