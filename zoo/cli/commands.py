@@ -204,6 +204,24 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             list_packages=lambda known: EXTRAS["compare"],
             computes=True,
         ),
+        "atlas": build_command(
+            "map what heads, frequencies and layers of trained models do with positions",
+            example="zoo atlas zoo:lm_rope zoo:lm_fox to=atlas",
+            arguments=[
+                Argument(
+                    "overrides",
+                    "RUN|key=value",
+                    "runs or checkpoints, and the options below",
+                    nargs="*",
+                )
+            ],
+            options="zoo.diagnosis.atlas:AtlasOptions",
+            read=read_runs,
+            function="zoo.api.evaluation:atlas",
+            # draw the page
+            list_packages=lambda known: EXTRAS["compare"],
+            computes=True,
+        ),
         "bench": "zoo.cli.bench",
         "compare": "zoo.cli.compare",
         "compare rebuild": build_command(
