@@ -3,10 +3,12 @@
 import torch
 
 import zoo
+from zoo.attention.mixer import make_mixer_factory
 from zoo.data.corpus.tokenizer import Characters
 from zoo.data.spec import TextClassificationSpec, TextSpec
 from zoo.models.decoder import Decoder
 from zoo.models.encoder import Encoder
+from zoo.options import Choice
 from zoo.tasks.masked_lm import MaskedLM
 
 SAMPLES = TextSpec(length=12, vocabulary=Characters("abcdefghijk"))
@@ -18,6 +20,12 @@ INDEXED = {  # where a model does not know the final length
     for name in zoo.encoding_names()
     if zoo.encoding_class(name).coordinates != "index"
 }
+
+
+def give_mixer(name):
+    """Return the options of a model whose layers all have a mixer."""
+    types = {"mixed": {"mixer": make_mixer_factory(Choice(name, {}))}}
+    return {"layer_types": types, "layer_pattern": ("mixed",)}
 
 
 def links(*names, options=None):

@@ -21,8 +21,8 @@ lists them, and `zoo show gated_delta` prints one for a width of your own.
 
 A mixer takes the place of attention in some layers: it reads the tokens in their order and keeps a
 state of fixed size, so that time grows linearly with the length and a cache does not grow. A state
-carries the order of tokens. Whether the layers with attention between them still need positions is
-a question that a recipe asks in one key:
+that decays or is corrected carries the order of tokens. Whether the layers with attention between
+them still need positions is a question that a recipe asks in one key:
 
 ```yaml
 extends: lm_rope
@@ -34,26 +34,34 @@ model:
   layer_pattern: [linear*3, full]
 ```
 
-- A mixer has no scores of queries and keys. `encoding`, `window`, `softcap`, `sinks` and
-  `temperature` of the model do not reach it, and `zoo show` names those that are set. In its own
-  type they are config errors. Encodings that add to the input reach every layer. Options of `block`
-  that belong to attention (norms of heads, `output_gate`, `token_shift`, biases of projections,
-  dropout of weights) do not apply to it.
-- Only causal models have mixers: `encoder`, `vit` and `point_encoder` refuse them.
+- A mixer has no scores of queries and keys. `window`, `softcap`, `sinks` and `temperature` of the
+  model do not reach it, and `zoo show` names those that are set; a model with a mixer in each layer
+  refuses them. In its own type they are config errors. `encoding` reaches only mixers whose facts
+  say that they use it (`linear`, which rotates its features). Encodings that add to the input reach
+  every layer. Options of `block` that belong to attention (norms of heads, `output_gate`,
+  `token_shift`, biases of projections) apply only to mixers that project heads as attention does.
+- A recurrence needs a causal mask: `encoder`, `vit` and `point_encoder` refuse mixers that are
+  causal only, by their facts. `linear` is not: without a mask its two sums run over all tokens of a
+  document, in whatever order.
 - Packed documents are computed alone: the state and the convolution end with the document. Padding
   changes nothing, wherever it stands. A cache in parts of any size equals one pass, and a copy of a
   cache goes on by itself. With `memory_length` the state is that of the remembered tokens.
 - A state cannot go back to fewer tokens, so no cache of zoo has a `crop`, and `generate` of an
   exported folder refuses assistants, prompt lookup and contrastive search.
-- A diagnosis shows the layers with attention. A mixer has no weights of pairs, and no map is drawn
-  for it.
+- A diagnosis shows the layers with attention, and `linear`, whose sums are those of weights of
+  pairs. Other mixers have no weights, and no map is drawn for them.
 - Exports as an architecture of transformers refuse mixers by name. `to=hf` takes every mixer;
   graphs for ONNX and torch.export take those whose facts say so.
 
 A plug-in adds one by a file in its folder `mixers`: a subclass of `zoo.attention.mixer.Mixer` that
 computes `mix`, marked with `@zoo.registry.register`. `zoo new mixer NAME` writes one to start from.
 The base class orders tokens so that padding comes last, numbers documents, and keeps the state;
-`mix` ends its state with the document.
+`mix` ends its state with the document. `linear` reads positions, too, and overrides `forward`.
+
+Until version 0.3 linear attention was the option `attention: linear` of a model. Recipes write a
+type with `mixer: linear` now. Checkpoints and exported folders of 0.3 with linear attention are
+read as before, with equal numbers; for transformers a folder is exported anew, and the error says
+how.
 """
 
 
@@ -74,10 +82,11 @@ def _describe(name: str, recipes: list[str]) -> Iterator[str]:
     yield from (f"## {name}", "", str(inspect.getdoc(sys.modules[cls.__module__])), "")
     yield from ("```", formula, "```", "", text, "")
     yield from ("```", arguments.partition("\n\nRaises")[0], "```", "")
-    yield from ("| option | value |", "|---|---|")
-    for key, value in describe_options(cls, "mixers").items():
-        yield f"| `{key}` | {value} |"
-    yield from ("", "| fact | |", "|---|---|")
+    if options := describe_options(cls, "mixers"):
+        yield from ("| option | value |", "|---|---|")
+        yield from (f"| `{key}` | {value} |" for key, value in options.items())
+        yield ""
+    yield from ("| fact | |", "|---|---|")
     for key, value in describe_facts(cls).items():
         yield f"| {key} | {value} |"
     yield from ("", f"| parameter, for dim {DIM} and 8 heads | shape |", "|---|---|")

@@ -235,7 +235,8 @@ def list_memories():
 def test_memories_refuse_calls_that_they_do_not_continue(make, kind):
     changes = {"model.dim": DIM, "model.depth": 1, "model.heads": HEADS, "data.length": 8}
     if kind == "linear":
-        changes["model.attention"] = "linear"
+        changes["model.layer_types"] = {"linear": {"mixer": "linear"}}
+        changes["model.layer_pattern"] = ["linear"]
     model = zoo.build_model(zoo.load_recipe("lm_rope", changes)).eval()
     tokens = torch.zeros(B, 3, dtype=torch.long)
     with torch.no_grad():

@@ -206,8 +206,6 @@ def test_attention_dropout_drops_weights_in_training_alone(encoding, backend):
 
 def test_attention_dropout_is_refused_where_nothing_can_be_dropped():
     options = LayerOptions(attention_dropout=0.1)
-    with pytest.raises(OptionError, match="linear attention has no weights to drop"):
-        SelfAttention(DIMS, options, attention="linear")
     with pytest.raises(OptionError, match="flex has no dropout"):
         SelfAttention(DIMS, options, backend="flex")
 

@@ -105,13 +105,6 @@ def test_a_vision_transformer_has_a_cap_and_sinks():
     assert all(block.attn.sinks.grad.any() for block in model.blocks)
 
 
-@each
-def test_linear_attention_refuses_them(key):
-    with pytest.raises(OptionError, match="linear attention has no scores") as error:
-        SelfAttention(DIMS, attention="linear", **{key: OPTIONS[key]})
-    assert error.value.key == key
-
-
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), True, "3"])
 def test_a_wrong_cap_is_refused(value):
     with pytest.raises(OptionError, match="softcap") as error:

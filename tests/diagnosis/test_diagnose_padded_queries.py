@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from language import decoder, encoder, lively
+from language import decoder, encoder, give_mixer, lively
 from parts import draw_part, run_parts
 from torch import nn
 from without_torchvision import import_timm
@@ -141,7 +141,7 @@ def test_padding_changes_nothing_for_any_encoding(kind, case, step):
 
 @pytest.mark.parametrize(
     "options",
-    [{"attention": "linear"}, {"sinks": True}, {"window": 4}, {"softcap": 2.0}, {"kv_heads": 1}],
+    [give_mixer("linear"), {"sinks": True}, {"window": 4}, {"softcap": 2.0}, {"kv_heads": 1}],
     ids=str,
 )
 def test_padding_changes_nothing_for_any_attention(options):

@@ -7,7 +7,7 @@ from torch import nn
 import zoo
 from zoo.attention.backends.reference import apply_weights
 from zoo.attention.encoding import Dims
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import HeadLayer
 from zoo.config.command_line import parse_overrides
 from zoo.diagnostics.capture import (
     LayerAttention,
@@ -46,9 +46,12 @@ def outputs(model, *inputs):
     """What each attention layer gave, [B, N, D]."""
     found = []
     hooks = [
-        one.register_forward_hook(lambda layer, given, out: found.append(out[0].x))
+        one.register_forward_hook(
+            # attention returns extra values, too
+            lambda layer, given, out: found.append((out[0] if isinstance(out, tuple) else out).x)
+        )
         for one in model.modules()
-        if isinstance(one, SelfAttention)
+        if isinstance(one, HeadLayer)
     ]
     with evaluation_mode(model):
         model(*inputs)
@@ -59,7 +62,7 @@ def outputs(model, *inputs):
 
 def rebuilt(model, seen: LayerAttention):
     """The layer's output from the weights that were seen, for the chosen queries."""
-    layers = [one for one in model.modules() if isinstance(one, SelfAttention)]
+    layers = [one for one in model.modules() if isinstance(one, HeadLayer)]
     with torch.no_grad():
         out = apply_weights(seen.call, seen.weights)[..., : seen.call.v.shape[-1]]
         return layers[seen.layer].merge_heads(out, seen.call.queries.x)

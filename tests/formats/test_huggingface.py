@@ -81,7 +81,6 @@ def read_all(folder):
 def test_every_causal_encoding_computes_and_generates_the_same(tmp_path):
     """Beams take along all that a decoder remembers: keys, states and tokens."""
     models = {name: [entry(name, index=True)] for name in CAUSAL}
-    models["states"] = ["model.attention=linear"]
     for name in registry.names("mixers"):
         types = f"{{mixed: {{mixer: {name}}}, full: {{}}}}"
         pattern = "model.layer_pattern=[mixed,full]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from loops.gated_delta import gated_delta
+from loops.linear import linear
 from loops.short_conv import short_conv
 from loops.template import fade
 
@@ -59,6 +60,7 @@ CASES = {
         {"gate": None, "conv": 2},
         lambda *given: gated_delta(*given, heads=2, conv=2, gate=None),
     ),
+    "linear": ("linear", {}, lambda *given: linear(*given, heads=2)),
     TEMPLATE: (TEMPLATE, {}, fade),
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from language import SAMPLES, decoder, links, text
+from language import SAMPLES, decoder, give_mixer, links, text
 
 import zoo
 from zoo.attention.coordinates import PositionAugmentation
@@ -95,7 +95,7 @@ def test_beams_go_on_from_other_rows(names):
 @torch.no_grad()
 @pytest.mark.parametrize(
     "options",
-    [{"attention": "linear"}, {"window": 4}, {"block": BlockOptions(token_shift=True)}],
+    [give_mixer("linear"), {"window": 4}, {"block": BlockOptions(token_shift=True)}],
     ids=str,
 )
 def test_beams_reorder_all_that_is_remembered(options):

@@ -15,7 +15,7 @@ from zoo import registry
 from zoo.attention.chain import list_links
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
 from zoo.attention.layer import Context, SelfAttention
-from zoo.attention.mixer import Mixer
+from zoo.attention.mixer import Mixer, make_mixer_factory
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens
 from zoo.data.spec import ImageSpec, PointSpec
@@ -25,8 +25,15 @@ from zoo.models.layer_types import expand_pattern, list_runs
 from zoo.models.point_encoder import PointEncoder
 from zoo.models.transformer import enable_activation_checkpointing
 from zoo.models.vit import ViT
+from zoo.options import Choice
 
 ROPE_10 = {"encoding": {"rope": lambda dims: zoo.encoding("rope", dims, base=10.0)}}
+
+
+def mixer(name):
+    return make_mixer_factory(Choice(name, {}))
+
+
 ROPE_1000 = {"encoding": {"rope": lambda dims: zoo.encoding("rope", dims, base=1000.0)}}
 # by name, the encoding of the model, its types of layers, and the options of the model
 MODELS = {
@@ -46,14 +53,10 @@ MODELS = {
         {},
     ),
     **{
-        f"{name} and attention": (
-            "rope",
-            [{"mixer": registry.find("mixers", name)}, {"window": 6}],
-            {"kv_heads": 1},
-        )
+        f"{name} and attention": ("rope", [{"mixer": mixer(name)}, {"window": 6}], {"kv_heads": 1})
         for name in registry.names("mixers")
     },
-    "mixers only": ("sinusoidal", [{"mixer": registry.find("mixers", "gated_delta")}], {}),
+    "mixers only": ("sinusoidal", [{"mixer": mixer("gated_delta")}], {}),
     "own tables": ("rope", [{"encoding": links("selective_rope")}, ROPE_10], {"kv_heads": 1}),
 }
 parametrized = pytest.mark.parametrize("name", MODELS)
@@ -404,6 +407,27 @@ MIXED = {"local": {"mixer": "gated_delta"}, "global": {}}
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("window", 4),
+        ("softcap", 2.0),
+        ("sinks", True),
+        ("temperature.floor", 4),
+        ("backend", "sdpa"),
+        ("block.attention_dropout", 0.1),
+    ],
+)
+def test_options_of_attention_are_refused_where_no_layer_has_it(key, value):
+    from zoo.run.preflight import build_experiment
+
+    edits = {"model.layer_types": {"only": {"mixer": "linear"}}, "model.layer_pattern": ["only"]}
+    with pytest.raises(RecipeError, match="no layer has softmax attention") as caught:
+        build_experiment(zoo.load_recipe("lm_rope", {**edits, f"model.{key}": value}))
+    (issue,) = caught.value.issues
+    assert issue.key.startswith(f"model.{key.partition('.')[0]}")
+
+
+@pytest.mark.parametrize(
     ("recipe", "changes", "key", "words"),
     [
         ("vit_none", {}, "local.window", "known are encoding, softcap, sinks"),
@@ -555,6 +579,9 @@ def test_a_mixer_that_uses_encodings_gets_those_of_its_layer():
         def mix(self, stream, past):
             return self.end(stream.x), {}
 
-    types = {"one": {"mixer": Reader, "encoding": links("alibi")}, "two": {"mixer": Reader}}
+    def make(dims, _):
+        return Reader(dims)
+
+    types = {"one": {"mixer": make, "encoding": links("alibi")}, "two": {"mixer": make}}
     model = decoder("rope", layer_types=types, layer_pattern=["one", "two"])
     assert [[link.name for link in chain] for chain in model.chains] == [["alibi"], ["rope"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from language import decoder, encoder, lively, text
+from language import decoder, encoder, give_mixer, lively, text
 
 import zoo
 from zoo.attention.chain import make_factory
@@ -28,7 +28,7 @@ from zoo.run.preflight import plan_backends
 IMAGES = ImageSpec(channels=1, height=8, width=16, classes=5)
 FORMS = [
     {"heads": 4, "kv_heads": 2},
-    {"attention": "linear"},
+    give_mixer("linear"),
     {"window": 4},
     {"block": BlockOptions(norm_position="parallel")},
 ]
@@ -181,10 +181,9 @@ def plan(*overrides):
 
 
 def test_what_will_compute_it_is_told():
-    assert (
-        plan("model.encoding=rope", "model.attention=linear")
-        == [[("sums", "over keys, in chunks of 64")] * 2] * 2
-    )
+    types = "model.layer_types={linear: {mixer: linear}}"
+    linear = plan("model.encoding=rope", types, "model.layer_pattern=[linear]")
+    assert linear == [[("linear", "sums over keys, in chunks of 64")] * 2] * 2
     cpu, cuda = plan("model.encoding=rope", "model.window=8")
     assert cpu == [("sdpa", "a window, as a mask")] * 2
     assert cuda == [("flex", "a window, as blocks")] * 2

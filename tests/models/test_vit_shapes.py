@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from language import give_mixer
 
 import zoo
 from zoo.attention.coordinates import CONVENTIONS, PositionAugmentation
@@ -84,7 +85,7 @@ def test_images_of_eight_shapes_are_computed_as_if_alone(name, pack):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"attention": "linear"}, {"backend": "reference"}, {"sinks": True}],
+    [{}, give_mixer("linear"), {"backend": "reference"}, {"sinks": True}],
     ids=["mean", "linear", "reference", "sinks"],
 )
 def test_other_attention_and_heads_compute_the_same(options):

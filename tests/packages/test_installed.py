@@ -99,8 +99,11 @@ def test_the_installed_one_is_asked(environment):
 
 
 def test_it_lists_what_there_is(environment):
-    for kind, name in {"encodings": "comrope_ld", "data": "digits", "models": "vit"}.items():
-        assert re.search(f"^{name} ", environment.run("zoo", "list", kind), re.MULTILINE)
+    listed = environment.run("zoo", "list")
+    assert all(
+        re.search(f"^  {name} ", listed, re.MULTILINE)
+        for name in ("comrope_ld", "vit_comrope", "digits", "vit")
+    )
     recipes = {line.split()[0] for line in environment.run("zoo", "list", "recipes").splitlines()}
     assert recipes == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} | {
         "vit_gaussian",

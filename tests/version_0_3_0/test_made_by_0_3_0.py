@@ -1,7 +1,7 @@
 """What version 0.3.0 wrote still loads and gives the numbers that 0.3.0 gave.
 
 `files` holds what version 0.3.0 made, in small: a run (a decoder with CoPE on flip-flop texts) and its
-export for the Hub, an equipped Llama, a comparison of two encodings on digits, and a plug-in package.
+export for the Hub, a run with linear attention, which was an option of the model, an equipped Llama, a comparison of two encodings on digits, and a plug-in package.
 Never write these files anew; a later version adds a folder of its own.
 """
 
@@ -17,6 +17,9 @@ import torch
 
 import zoo
 from zoo.cli.main import main
+from zoo.config import from_plain
+from zoo.formats.huggingface import build_model
+from zoo.run import checkpoint
 
 ROOT = Path(__file__).parents[2]
 FILES = Path(__file__).parent / "files"
@@ -57,6 +60,30 @@ def test_a_run_of_two_epochs_is_trained_equal(folder):
     recorded = json.loads((folder / "run/end.json").read_text())
     run = zoo.fit(folder / "run/recipe.yaml", run_dir=folder / "again")
     assert run.metrics == pytest.approx(recorded["metrics"], **ROUNDING)
+
+
+def test_a_run_with_linear_attention_is_evaluated_equal_and_continued(folder):
+    assert zoo.evaluate("linear_run").metrics == pytest.approx(EXPECTED["linear"], **ROUNDING)
+    content = checkpoint.read(folder / "linear_run/checkpoints/last.ckpt")
+    recipe = from_plain(content["zoo"]["recipe"], origin="linear_run", name="flipflop_cope")
+    assert recipe.model.options["layer_types"]["linear"]["mixer"].name == "linear"
+    run = zoo.fit(recipe, run_dir=folder / "linear_run", resume="auto")
+    assert run.metrics == pytest.approx(EXPECTED["linear"], **ROUNDING)
+    again = zoo.fit(recipe, run_dir=folder / "again")
+    assert again.metrics == pytest.approx(EXPECTED["linear"], **ROUNDING)
+
+
+def test_a_recipe_with_the_former_option_of_linear_attention_names_the_mixer(folder):
+    with pytest.raises(zoo.RecipeError, match=r"layer_types: \{linear: \{mixer: linear\}\}"):
+        zoo.load_recipe(folder / "linear_run/recipe.yaml")
+    with pytest.raises(zoo.RecipeError, match=r"layer_pattern: \[linear\]"):
+        zoo.load_recipe("vit_none", {"model.attention": "linear"})
+
+
+def test_an_exported_folder_with_linear_attention_names_the_command():
+    metadata = {"name": "lm", "recipe": {"model": {"name": "decoder", "attention": "linear"}}}
+    with pytest.raises(zoo.CheckpointError, match="zoo export FOLDER NEW_FOLDER to=hf"):
+        build_model(metadata)
 
 
 def test_an_equipped_model_computes_equal(folder):

@@ -14,6 +14,9 @@ FILES = {
 SUBWORDS = "data.tokens=subword"
 
 
+LINEAR = ("model.layer_types={linear: {mixer: linear}}", "model.layer_pattern=[linear]")
+
+
 def chain(*names):
     return f"model.encoding=[{','.join(names)}]"
 
@@ -124,14 +127,14 @@ RECIPES = {
         ["model.encoding.0.max_distance", "8"],
     ),
     "a bias of sums over keys": (
-        ["model.attention=linear", chain("rope", "fox")],
+        [*LINEAR, chain("rope", "fox")],
         2,
         ["model.encoding", "fox changes low_rank_biases"],
     ),
     "a window of sums over keys": (
-        ["model.attention=linear", "model.window=4"],
+        [*LINEAR, "model.window=4"],
         2,
-        ["model.window", "attention softmax"],
+        ["model.window", "no layer has softmax attention"],
     ),
     "key heads that do not divide": (["model.kv_heads=3"], 2, ["model.kv_heads", "heads 2"]),
     "frames of shared heads": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -13,19 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.attention import linear
 from zoo.attention.backends.dispatch import attend, choose_backend
 from zoo.attention.call import AttentionCall, repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
 from zoo.attention.layer_state import LayerState
-from zoo.attention.linear import LinearCall
+from zoo.attention.linear_sums import LinearCall
 from zoo.attention.soft_cap import check_softcap
 from zoo.attention.temperature import Temperature
-from zoo.attention.tokens import Tokens, disable_autocast, order_padding_first, take_tokens
+from zoo.attention.tokens import Tokens, order_padding_first, take_tokens
 from zoo.errors import OptionError, refuse_type
 from zoo.options import Between
-from zoo.suggestions import nearest
 
 # Measured bounds of the faster product of `project`: at most so many rows of x, and at least so
 # many numbers in the weight.
@@ -157,54 +156,20 @@ class Context:
         vars(self).update(vars(other))
 
 
-class SelfAttention(nn.Module):
-    """Self-attention with any encodings: project, describe the call, compute it, project back.
+class HeadLayer(nn.Module):
+    """The projections of a layer with heads of queries, keys and values, and back to states.
 
-    There may be fewer key-value heads than query heads (`Dims.kv_heads`, arXiv:2305.13245). Caches
-    hold only key-value heads.
+    A subclass describes what it computes from the heads, and computes it.
 
     Args:
         dims: The sizes.
         options: Options that all layers of a model share.
-        causal: Hide keys after their query.
-        backend: The attention backend, or "auto".
-        window: Number of tokens in the sliding window. None: no window.
-        attention: "softmax" or "linear".
-        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
-            before biases (Gemma 2, arXiv:2408.00118). None: no bound.
-        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
-            arXiv:2508.10925). The parameter `sinks` [H] starts at 0.
-        temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
-
-    Raises:
-        OptionError: An option does not fit the others.
     """
 
-    sinks: nn.Parameter | None
-
-    def __init__(
-        self,
-        dims: Dims,
-        options: LayerOptions = LayerOptions(),
-        *,
-        causal: bool = False,
-        backend: str = "auto",
-        window: int | None = None,
-        attention: str = "softmax",
-        softcap: float | None = None,
-        sinks: bool = False,
-        temperature: Temperature | None = None,
-    ) -> None:
-        super().__init__()
-        _check_options(attention, window, backend, options.attention_dropout)
-        _check_scores(attention, softcap, sinks, temperature)
-        if temperature is not None:
-            temperature.check_axes(dims.axes)
-        self.dims, self.causal, self.backend, self.window = dims, causal, backend, window
-        self.softcap, self.temperature = softcap, temperature
-        self.head_dim, self.dropout = dims.head_dim, options.attention_dropout
-        self.linear = attention == "linear"
-
+    def __init__(self, dims: Dims, options: LayerOptions) -> None:
+        # not super(): a mixer with heads has two bases, of which each needs other arguments
+        nn.Module.__init__(self)
+        self.dims, self.head_dim = dims, dims.head_dim
         q_dim, kv_dim = dims.heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
         bias = options.proj_bias
         self.q_proj = Projection(dims.dim, q_dim, bias=bias)
@@ -227,6 +192,111 @@ class SelfAttention(nn.Module):
             self.k_norm = _make_norm(dims, dims.num_kv_heads, options, eps, joint)
         if options.output_norm:
             self.output_norm = _make_norm(dims, dims.heads, options)
+
+    @abstractmethod
+    def describe(
+        self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
+    ) -> tuple[Tokens, AttentionCall | LinearCall]:
+        """Describe the layer for tokens with states [B, N, D], without computing it.
+
+        Args:
+            tokens: The tokens.
+            chain: The encodings of the layer.
+            context: The memory of earlier calls.
+            query_index: Sequence indices int [n] of the only queries to describe, for diagnostics;
+                the context must then be empty.
+
+        Returns:
+            The tokens that the encodings prepared, and what they describe.
+        """
+
+    def merge_heads(self, out: Tensor, x: Tensor) -> Tensor:
+        """Merge the outputs of heads [B, H, N, V] into [B, N, D]; x are the input states."""
+        out = self.output_norm(out).transpose(1, 2).flatten(2)
+        if self.output_gate is not None:
+            out = out * self.output_gate(x).sigmoid()
+        return self.o_proj(out)
+
+    def project_heads(
+        self, tokens: Tokens, context: Context
+    ) -> tuple[Tokens, Tensor, Tensor, Tensor]:
+        """Project states to heads, before encodings transform them.
+
+        Returns:
+            The tokens of the keys, queries [B, H, N, K], and keys and values [B, G, M, K].
+        """
+        # With a segment memory, keys and values also come from remembered states.
+        states = context.extend_states(self.dims.layer, tokens)
+        q = self.q_norm(self._split_heads(self.q_proj(tokens.x)))
+        k, v = self._split_heads(self.k_proj(states.x)), self._split_heads(self.v_proj(states.x))
+        if self.token_shift is not None:
+            rates = self.token_shift(states.x).sigmoid()  # [B, M, 2 G]
+            k, v = self._shift_tokens(rates, k, v, states, context)
+        return states, q, self.k_norm(k), v
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Split [B, N, H K] into [B, H, N, K]."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _shift_tokens(
+        self, rates: Tensor, k: Tensor, v: Tensor, states: Tokens, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Mix keys and values with those of the previous token, by a rate per key-value head."""
+        # One request for both, because a cache remembers the last heads once per call.
+        widths = [k.shape[-1], v.shape[-1]]
+        before = context.previous_heads(self.dims.layer, torch.cat([k, v], dim=-1), states)
+        before_k, before_v = before.split(widths, -1)
+        rate_k, rate_v = rates.mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
+        return rate_k * before_k + (1 - rate_k) * k, rate_v * before_v + (1 - rate_v) * v
+
+
+class SelfAttention(HeadLayer):
+    """Self-attention with any encodings: project, describe the call, compute it, project back.
+
+    There may be fewer key-value heads than query heads (`Dims.kv_heads`, arXiv:2305.13245). Caches
+    hold only key-value heads.
+
+    Args:
+        dims: The sizes.
+        options: Options that all layers of a model share.
+        causal: Hide keys after their query.
+        backend: The attention backend, or "auto".
+        window: Number of tokens in the sliding window. None: no window.
+        softcap: Bound c of the scaled products s of queries and keys, which become c tanh(s / c)
+            before biases (Gemma 2, arXiv:2408.00118). None: no bound.
+        sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
+            arXiv:2508.10925). The parameter `sinks` [H] starts at 0.
+        temperature: Factors of queries that grow with the position (Llama 4). None: no factors.
+
+    Raises:
+        OptionError: An option does not fit the others.
+    """
+
+    sinks: nn.Parameter | None
+
+    def __init__(
+        self,
+        dims: Dims,
+        options: LayerOptions = LayerOptions(),
+        *,
+        causal: bool = False,
+        backend: str = "auto",
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        temperature: Temperature | None = None,
+    ) -> None:
+        super().__init__(dims, options)
+        if options.attention_dropout and backend == "flex":
+            problem = "flex has no dropout of attention weights"
+            raise OptionError("block.attention_dropout", f"{problem}; choose another backend")
+        if softcap is not None:
+            check_softcap(softcap)
+        if temperature is not None:
+            temperature.check_axes(dims.axes)
+        self.causal, self.backend, self.window = causal, backend, window
+        self.softcap, self.temperature = softcap, temperature
+        self.dropout = options.attention_dropout
         self.sinks = nn.Parameter(torch.zeros(dims.heads)) if sinks else None
 
     def forward(
@@ -238,12 +308,8 @@ class SelfAttention(nn.Module):
             Tokens with the output [B, N, D] as their states, and the averages of extra values
             [B, H, N, E] for `chain.after_attention`, or None.
         """
-        if self.linear:
-            tokens, out = self._attend_linear(tokens, chain, context)
-            extra = None
-        else:
-            tokens, call = self.describe(tokens, chain, context)
-            out, extra = attend(call, self.backend)
+        tokens, call = self.describe(tokens, chain, context)
+        out, extra = attend(call, self.backend)
         return tokens.replace(x=self.merge_heads(out, tokens.x)), extra
 
     def describe(
@@ -263,7 +329,7 @@ class SelfAttention(nn.Module):
         """
         # Per-token work comes before the cache.
         tokens = chain.prepare(tokens)
-        states, raw_query, k, v = self._project(tokens, context)  # [B, H, N, K], [B, G, M, K]
+        states, raw_query, k, v = self.project_heads(tokens, context)  # [B, H, N, K], [B, G, M, K]
         queries = tokens
         if query_index is not None:
             raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
@@ -298,85 +364,10 @@ class SelfAttention(nn.Module):
         )
         return tokens, chain.modify(call)
 
-    def describe_linear(
-        self, tokens: Tokens, chain: Chain, context: Context, query_index: Tensor | None = None
-    ) -> tuple[Tokens, LinearCall]:
-        """Describe linear attention, as `describe` does for softmax attention.
-
-        Raises:
-            OptionError: An encoding cannot be used with linear attention.
-        """
-        tokens = chain.prepare(tokens)
-        states, raw_query, k, v = self._project(tokens, context)
-        queries = tokens
-        if query_index is not None:
-            raw_query, queries = raw_query[:, :, query_index], tokens.select(query_index)
-
-        # Encodings transform the features, not the projections (RoFormer, section 3.3).
-        with disable_autocast(v.device):
-            raw_query, features = linear.feature_map(raw_query), linear.feature_map(k)
-            q, k = chain.transform_query(raw_query, queries), chain.transform_key(features, states)
-        call = AttentionCall(
-            q, k, v, raw_query, queries, states, self.causal, scale=1.0, query_index=query_index
-        )
-        linear.check_supported(chain, call)
-        return tokens, LinearCall(call, features)
-
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
         """Return the backend that would compute this layer on a device type, and the reason."""
-        if self.linear:
-            self.describe_linear(tokens, chain, Context())
-            return "sums", f"over keys, in chunks of {linear.CHUNK}" if self.causal else "over keys"
         choice = choose_backend(self.describe(tokens, chain, Context())[1], device)
         return choice if self.backend == "auto" else (self.backend, "as the recipe says")
-
-    def merge_heads(self, out: Tensor, x: Tensor) -> Tensor:
-        """Merge the outputs of heads [B, H, N, V] into [B, N, D]; x are the input states."""
-        out = self.output_norm(out).transpose(1, 2).flatten(2)
-        if self.output_gate is not None:
-            out = out * self.output_gate(x).sigmoid()
-        return self.o_proj(out)
-
-    def _attend_linear(
-        self, tokens: Tokens, chain: Chain, context: Context
-    ) -> tuple[Tokens, Tensor]:
-        """Compute linear attention; return the prepared tokens and the output [B, H, N, V]."""
-        tokens, call = self.describe_linear(tokens, chain, context)
-        if not self.causal:
-            return tokens, linear.attend_bidirectional(call)
-        out, state = linear.attend_causal(call, context.state(self.dims.layer))
-        context.store_state(self.dims.layer, state, tokens)
-        return tokens, out
-
-    def _project(self, tokens: Tokens, context: Context) -> tuple[Tokens, Tensor, Tensor, Tensor]:
-        """Project states to heads, before encodings transform them.
-
-        Returns:
-            The tokens of the keys, queries [B, H, N, K], and keys and values [B, G, M, K].
-        """
-        # With a segment memory, keys and values also come from remembered states.
-        states = context.extend_states(self.dims.layer, tokens)
-        q = self.q_norm(self._split_heads(self.q_proj(tokens.x)))
-        k, v = self._split_heads(self.k_proj(states.x)), self._split_heads(self.v_proj(states.x))
-        if self.token_shift is not None:
-            rates = self.token_shift(states.x).sigmoid()  # [B, M, 2 G]
-            k, v = self._shift_tokens(rates, k, v, states, context)
-        return states, q, self.k_norm(k), v
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        """Split [B, N, H K] into [B, H, N, K]."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def _shift_tokens(
-        self, rates: Tensor, k: Tensor, v: Tensor, states: Tokens, context: Context
-    ) -> tuple[Tensor, Tensor]:
-        """Mix keys and values with those of the previous token, by a rate per key-value head."""
-        # One request for both, because a cache remembers the last heads once per call.
-        widths = [k.shape[-1], v.shape[-1]]
-        before = context.previous_heads(self.dims.layer, torch.cat([k, v], dim=-1), states)
-        before_k, before_v = before.split(widths, -1)
-        rate_k, rate_v = rates.mT[..., None].chunk(2, dim=1)  # [B, G, M, 1]
-        return rate_k * before_k + (1 - rate_k) * k, rate_v * before_v + (1 - rate_v) * v
 
 
 def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
@@ -427,9 +418,7 @@ class Encoded:
         chains: The encodings of each layer.
         token_hooks: Change the tokens before the first layer.
         attention_hooks: Receive the input of each attention if `calls_hooks` is true. Otherwise
-            each layer is a `SelfAttention`, a module with torch's own hooks.
-        output_hooks: Change the output of each attention in the same models: functions of the
-            index of the layer and of the outputs of its heads [B, H, N, V].
+            each layer is a `HeadLayer`, a module with torch's own hooks.
     """
 
     calls_hooks = False
@@ -437,7 +426,6 @@ class Encoded:
     chains: tuple[Chain, ...]
     token_hooks: list[Callable[[Tokens], Tokens]]
     attention_hooks: list[Callable[[AttentionInput], None]]
-    output_hooks: list[Callable[[int, Tensor], Tensor]]
 
 
 def find_encoded(model: nn.Module) -> list[Encoded]:
@@ -491,37 +479,6 @@ def _make_norm(
     if options.per_head_norms:
         return HeadRMSNorm(heads, dims.head_dim, eps)
     return nn.RMSNorm(dims.head_dim, eps=eps)
-
-
-def _check_options(attention: str, window: int | None, backend: str, dropout: float) -> None:
-    if attention not in linear.KINDS:
-        problem = f"no attention {attention!r}; {nearest(str(attention), linear.KINDS)}"
-        raise OptionError("attention", problem)
-    if attention == "linear" and window is not None:
-        problem = "linear attention has no window; leave it out, or choose attention softmax"
-        raise OptionError("window", problem)
-    if attention == "linear" and backend != "auto":
-        problem = "linear attention has one backend; leave it out, or choose attention softmax"
-        raise OptionError("backend", problem)
-    if dropout and attention == "linear":
-        problem = "linear attention has no weights to drop; leave it out"
-        raise OptionError("block.attention_dropout", f"{problem}, or choose attention softmax")
-    if dropout and backend == "flex":
-        problem = "flex has no dropout of attention weights"
-        raise OptionError("block.attention_dropout", f"{problem}; choose another backend")
-
-
-def _check_scores(
-    attention: str, softcap: float | None, sinks: bool, temperature: Temperature | None
-) -> None:
-    """Raise OptionError for options of scores where attention has none, and for a wrong bound."""
-    given = {"softcap": softcap is not None, "sinks": sinks, "temperature": temperature is not None}
-    for key, is_given in given.items():
-        if is_given and attention == "linear":
-            problem = "linear attention has no scores"
-            raise OptionError(key, f"{problem}; leave it out, or choose attention softmax")
-    if softcap is not None:
-        check_softcap(softcap)
 
 
 class Projection(nn.Linear):

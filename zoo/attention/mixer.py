@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
 
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Dims
-from zoo.attention.layer import Context
+from zoo.attention.layer import Context, LayerOptions
 from zoo.attention.layer_state import LayerState
 from zoo.attention.tokens import Tokens, check_rows, concat, fill_padding, take_tokens
 from zoo.options import Choice, Choices
@@ -76,9 +75,9 @@ class MixerStream:
 class Mixer(nn.Module):
     """The base class of mixers. A block has one in place of its attention.
 
-    A mixer is causal and knows no positions: it reads the order of tokens. A subclass computes
-    `mix`; documents, padding, caches and segment memories are the same for all. Class attributes
-    are declared facts. Options are keyword-only arguments of `__init__`.
+    A subclass computes `mix` and reads the order of tokens; documents, padding, caches and segment
+    memories are the same for all. One that needs more than the order computes `forward`. Class
+    attributes are declared facts. Options are keyword-only arguments of `__init__`.
 
     Args:
         dims: The sizes of the layer.
@@ -91,8 +90,19 @@ class Mixer(nn.Module):
     """True if `forward` calls the encodings of its layer. Otherwise those of the model that change
     queries, keys or scores do not reach it."""
 
+    causal_only = True
+    """Whether it needs a model with a causal mask."""
+
+    causal = True
+    """Whether tokens see only earlier ones. A model without a causal mask sets it to False."""
+
+    projects_heads = False
+    """True if it projects heads as attention does. It then takes the options of `block` as second
+    argument, and draws its weights where attention would, so that both start from the same."""
+
     no_export_reason = ""
-    """Why torch.export cannot capture it for all batch sizes and lengths. Empty if it can."""
+    """Why torch.export cannot capture it for all batch sizes and lengths under a causal mask. Empty
+    if it can."""
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()
@@ -103,7 +113,6 @@ class Mixer(nn.Module):
     def output_projection(self) -> nn.Module:
         """The last linear layer, which ends the residual branch."""
 
-    @abstractmethod
     def mix(
         self, stream: MixerStream, past: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -119,6 +128,7 @@ class Mixer(nn.Module):
             [B, ...] by name. Tokens of `segment` 0 continue the past, and the state belongs to the
             last segment only.
         """
+        raise NotImplementedError
 
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
         """Return what computes this layer on a device type, and the reason, as attention does."""
@@ -148,25 +158,31 @@ class Mixer(nn.Module):
         return tokens.replace(x=stream.restore(out)[:, -count:])
 
 
-MixerFactory = Annotated[Callable[[Dims], Mixer], Choices("mixers")]
-"""A function of the sizes of a layer that makes its mixer, made from the entry in a recipe."""
+MixerFactory = Annotated[Callable[[Dims, LayerOptions], Mixer], Choices("mixers")]
+"""A function of the sizes of a layer and the options of its block that makes its mixer, made from
+the entry in a recipe."""
 
 
 def make_mixer_factory(choice: Choice) -> MixerFactory:
-    """Return a factory of a mixer that takes the sizes of a layer.
+    """Return a factory of a mixer.
 
     Args:
         choice: Its name and its validated options.
     """
     cls = find("mixers", choice.name)
 
-    return partial(cls, **choice.options)
+    def make(dims: Dims, block: LayerOptions) -> Mixer:
+        sizes = (dims, block) if cls.projects_heads else (dims,)
+        return cast(Mixer, cls(*sizes, **choice.options))
+
+    return make
 
 
 def describe_facts(mixer: type[Mixer]) -> dict[str, str]:
     """Return the declared facts of a mixer, {fact: description}."""
     return {
         "uses_encodings": "yes" if mixer.uses_encodings else "no",
-        "causal_only": "yes",
+        "causal_only": "yes" if mixer.causal_only else "no",
+        "projects_heads": "yes" if mixer.projects_heads else "no",
         "export": mixer.no_export_reason or "any batch size and length",
     }

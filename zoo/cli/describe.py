@@ -138,6 +138,8 @@ def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
             text = _describe_member("mixers", mixer)
             assert isinstance(block, Block)
             assert block.mixer is not None
+            if block.mixer.uses_encodings:
+                text += f", {_describe_key('encoding', values['encoding'])}"
             if unused := _list_unused_keys(choice, block.mixer):
                 text += f"; {join_words(unused)} of the model do not reach it"
         rows.append((f"#   {name}", marks, text))
@@ -357,7 +359,7 @@ def explain_mixer(name: str, words: Sequence[str]) -> str:
     recipes = list_mixer_users().get(name, ["none yet"])
     blocks = [
         describe_formula(name, cls),
-        _format_block("options", describe_options(cls, "mixers")),
+        _format_block("options", describe_options(cls, "mixers") or {"none": ""}),
         _format_block("facts", mixers.describe_facts(cls)),
         "\n".join(["recipes", *(f"  {recipe}" for recipe in recipes)]),
         _format_block(f"cost of a layer, for dim {sizes['dim']}", costs),

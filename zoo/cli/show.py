@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from zoo import registry
 from zoo.cli.commands import Command
 from zoo.cli.hints import write_command
-from zoo.cli.terminal import print_text
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import EXTRAS
 
@@ -68,15 +67,15 @@ def run(known: argparse.Namespace) -> None:
         from zoo.cli.describe import UnwrittenPicture, explain_encoding
 
         try:
-            print_text(explain_encoding(known.what, known.overrides))
+            print(explain_encoding(known.what, known.overrides))
         except UnwrittenPicture as error:
             # all but the picture is printed; the error follows it
-            print_text(error.text)
+            print(error.text)
             raise
     elif known.what in registry.names("mixers"):
         from zoo.cli.describe import explain_mixer
 
-        print_text(explain_mixer(known.what, known.overrides))
+        print(explain_mixer(known.what, known.overrides))
     else:
         # the library of the Hub reads it when it is imported, and tries five times without it
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -85,7 +84,7 @@ def run(known: argparse.Namespace) -> None:
         from zoo.config.command_line import parse_overrides
 
         recipe = find_recipe(known.what)
-        print_text(describe_recipe(str(recipe), parse_overrides(known.overrides)))
+        print(describe_recipe(str(recipe), parse_overrides(known.overrides)))
 
 
 def _read_encoding(name: str, words: Sequence[str]) -> None:

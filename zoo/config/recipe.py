@@ -36,6 +36,7 @@ from zoo.suggestions import find_meant, join_words
 SECTIONS = MappingProxyType(fields(Sections))
 OTHERS = ("extends",)  # keys of a file that are no section
 DEFAULT = "by default"
+FORMER_KEY = "attention"  # of a model, in version 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,9 @@ def load(path_or_name: str | Path, overrides: Overrides = ()) -> Recipe:
         tree = Composer(issues).compose(path)
     except RecipeError as error:
         raise RecipeError(*issues, *error.issues) from None
+    if not had_linear_attention(tree.data):
+        # the resolved recipe of a run of version 0.3
+        tree = replace(tree, data=update_sections(tree.data))
     return _build_recipe(tree, edits, issues, path.stem, is_fragment(path), show_path(path))
 
 
@@ -141,10 +145,37 @@ def from_plain(
     edits = list_edits(overrides)
     issues: list[ConfigIssue] = []
     try:
-        tree = read_plain(dict(data), origin, issues)
+        tree = read_plain(update_sections(dict(data)), origin, issues)
     except RecipeError as error:
         raise RecipeError(*issues, *error.issues) from None
     return _build_recipe(tree, edits, issues, name)
+
+
+def had_linear_attention(sections: Mapping[str, Any]) -> bool:
+    """Return whether version 0.3 stored a recipe, of a model whose layers had linear attention."""
+    model = sections.get("model")
+    return isinstance(model, Mapping) and model.get(FORMER_KEY) == "linear"
+
+
+def update_sections(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored recipe with today's keys, which compute the same.
+
+    Version 0.3 wrote `model.attention` into every resolved recipe, as softmax or linear.
+    """
+    model = sections.get("model")
+    if not isinstance(model, Mapping) or model.get(FORMER_KEY) not in ("softmax", "linear"):
+        return sections
+    kept = {word: value for word, value in model.items() if word != FORMER_KEY}
+    if had_linear_attention(sections):
+        types = dict(list_children(kept.get("layer_types") or {"linear": {}}))
+        kept["layer_types"] = {
+            # all other keys that a type could have were null
+            name: {"mixer": {"name": "linear"}}
+            | {word: value for word, value in list_children(changes) if word == "encoding"}
+            for name, changes in types.items()
+        }
+        kept["layer_pattern"] = kept.get("layer_pattern") or ["linear"]
+    return {**sections, "model": kept}
 
 
 def _build_recipe(

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.attention import AttentionCall, Tokens, linear
+from zoo.attention import AttentionCall, Tokens, linear_sums
 from zoo.attention.backends.reference import normalize_scores, scores
 from zoo.attention.chain import Chain
-from zoo.attention.layer import AttentionInput, Context, Encoded, SelfAttention, find_encoded
-from zoo.attention.linear import LinearCall
+from zoo.attention.layer import AttentionInput, Context, Encoded, HeadLayer, find_encoded
+from zoo.attention.linear_sums import LinearCall
 from zoo.errors import OptionError
 
 Queries = int | Sequence[int] | None
@@ -136,8 +136,8 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
     Raises:
         OptionError: One of `layers` does not exist.
     """
-    numbers = [*find_attentions(model).values()]
-    for part in find_equipped(model):
+    numbers = [*_find_modules(model).values()]
+    for part in _find_equipped(model):
         numbers += [chain.dims.layer for chain in part.chains]
     if not numbers:
         raise OptionError("layers", "the model has no attention layer of zoo")
@@ -152,25 +152,24 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
 def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None]) -> Iterator[None]:
     """Within the context, call `callback` with the input of each attention layer."""
     # Layers of zoo's own models have hooks of torch; equipped models call hooks themselves.
-    modules = find_attentions(model)
+    modules = _find_modules(model)
 
-    def pass_on(layer: SelfAttention, given: tuple[Tokens, Chain, Context]) -> None:
+    def pass_on(layer: HeadLayer, given: tuple[Tokens, Chain, Context]) -> None:
         tokens, chain, _ = given
         # an empty context: a diagnosis has no cache, whatever the model runs with
-        describe = layer.describe_linear if layer.linear else layer.describe
         callback(
             AttentionInput(
                 modules[layer],
                 tokens,
                 chain,
-                lambda queries: describe(tokens, chain, Context(), queries)[1],
+                lambda queries: layer.describe(tokens, chain, Context(), queries)[1],
             )
         )
 
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_pre_hook(pass_on).remove)
-        for equipment in find_equipped(model):
+        for equipment in _find_equipped(model):
             equipment.attention_hooks.append(callback)
             stack.callback(equipment.attention_hooks.remove, callback)
         yield
@@ -190,15 +189,15 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def find_attentions(model: nn.Module) -> dict[SelfAttention, int]:
+def _find_modules(model: nn.Module) -> dict[HeadLayer, int]:
     """Return the attention layers of zoo's own models, with their indices."""
-    known = [module for module in model.modules() if isinstance(module, SelfAttention)]
+    known = [module for module in model.modules() if isinstance(module, HeadLayer)]
     own = [module.dims.layer for module in known]
     numbers = own if len(set(own)) == len(own) else range(len(own))
     return dict(zip(known, numbers, strict=True))
 
 
-def find_equipped(model: nn.Module) -> list[Encoded]:
+def _find_equipped(model: nn.Module) -> list[Encoded]:
     """List the parts of a model whose attention belongs to another library."""
     return [part for part in find_encoded(model) if part.calls_hooks]
 
@@ -236,7 +235,7 @@ def _capture_layer(given: AttentionInput, queries: Queries) -> LayerAttention:
     )
     call, document = given.describe(chosen), tokens.document
     if isinstance(call, LinearCall):
-        shares = linear.weights(call)
+        shares = linear_sums.weights(call)
         return LayerAttention(given.layer, given.chain, call.call, chosen, shares, None, document)
     call = _hide_padding(call, tokens, chosen)
     values = scores(call)

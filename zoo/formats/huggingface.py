@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from zoo import config
 from zoo.config import Recipe
 from zoo.config.overrides import Overrides
+from zoo.config.recipe import had_linear_attention
 from zoo.data.corpus.tokenizer import Subwords
 from zoo.data.pictures import read_pixels
 from zoo.data.spec import DataSpec, ImageSpec, TextClassificationSpec, TextSpec, name_classes
@@ -40,6 +41,11 @@ MODULE = "modeling_zoo"
 
 def build_model(metadata: Mapping[str, Any]) -> nn.Module:
     """Build the model of a configuration, with initial weights. Raises CheckpointError."""
+    if had_linear_attention(metadata.get("recipe", {})):
+        # transformers reads the weights itself, by names that are those of a mixer now
+        problem = "written by zoo 0.3, which named the weights of linear attention otherwise"
+        hint = "write the folder anew: zoo export FOLDER NEW_FOLDER to=hf"
+        raise CheckpointError(f"{CONFIG}: {problem}; {hint}")
     return build_stored_model(metadata, CONFIG)
 
 

@@ -18,7 +18,6 @@ from zoo.errors import ConfigIssue, Message, RecipeError, Setting
 from zoo.models.transformer import Block, Transformer
 
 PLAIN_BLOCK: Mapping[str, object] = {
-    "model.attention": "softmax",
     "model.block.norm_position": "pre",
     "model.block.embed_norm": False,
     "model.block.qk_norm": False,

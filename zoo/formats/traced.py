@@ -89,7 +89,7 @@ def capture(
                 raise _refuse(source, chain.no_export_reason, source.suggest_others())
 
     for module in model.modules():
-        if isinstance(module, Mixer) and module.no_export_reason:
+        if isinstance(module, Mixer) and module.causal and module.no_export_reason:
             reason = f"{module.name}: {module.no_export_reason}"
             raise _refuse(source, reason, source.suggest_others())
 

@@ -101,9 +101,6 @@ class AttentionOptions:
     backend: str = "auto"
     """The attention backend, or "auto"."""
 
-    attention: str = "softmax"
-    """"softmax" or "linear"."""
-
     window: int | None = None
     """Number of tokens in the sliding window of attention. None: no window."""
 
@@ -275,7 +272,6 @@ class TransformerOptions(TypedDict, total=False):
     sinks: bool
     layer_types: LayerTypes
     layer_pattern: tuple[str, ...] | None
-    attention: Literal["softmax", "linear"]
     backend: Literal["auto", "reference", "chunked", "sdpa", "flex"]
 
 
@@ -298,11 +294,10 @@ class Transformer(nn.Module, Encoded):
         sinks: Add a learned score per head to the denominator of the softmax (GPT-OSS,
             arXiv:2508.10925).
         layer_types: Types of layers, by name what differs from the options of the model: those of
-            `LAYER_KEYS` that the model has, or a mixer, which takes the place of attention in a
-            causal model. None: all layers are alike.
+            `LAYER_KEYS` that the model has, or a mixer, which takes the place of attention. None:
+            all layers are alike.
         layer_pattern: The types in the order of the layers, repeated over the depth; `local*5`
             stands for five layers of a type.
-        attention: "softmax", or "linear" for linear attention with elu features.
         backend: The attention backend.
 
     Attributes:
@@ -340,16 +335,13 @@ class Transformer(nn.Module, Encoded):
         sinks: bool = False,
         layer_types: LayerTypes = None,
         layer_pattern: tuple[str, ...] | None = None,
-        attention: Literal["softmax", "linear"] = "softmax",
         backend: Literal["auto", "reference", "chunked", "sdpa", "flex"] = "auto",
     ) -> None:
         super().__init__()
         self.token_hooks = []
         # kept for `add_blocks`: a subclass draws its embeddings before the blocks
         self._make_dims = partial(Dims, dim, heads, depth=depth, kv_heads=kv_heads)
-        self._attention = AttentionOptions(
-            backend=backend, attention=attention, softcap=softcap, sinks=sinks
-        )
+        self._attention = AttentionOptions(backend=backend, softcap=softcap, sinks=sinks)
         self._factories, self._block_options, self._types = encoding, block, layer_types or {}
         if layer_types or layer_pattern:
             self.layer_types = expand_pattern(layer_types, layer_pattern, depth)
@@ -385,6 +377,8 @@ class Transformer(nn.Module, Encoded):
         changes = [self._types[name] for name in self.layer_types]
         self.layer_keys, depth = tuple(map(frozenset, changes)), dims.depth or 1
         mixers = [self._build_mixer(replace(dims, layer=layer), causal) for layer in range(depth)]
+        if all(mixers):
+            _check_has_attention(attention, options)
         if options.norm_position == "hybrid" and not any(mixers):
             problem = "hybrid needs layers with a mixer, of which there are none"
             raise OptionError("block.norm_position", f"{problem}; write branch")
@@ -423,16 +417,18 @@ class Transformer(nn.Module, Encoded):
         """Build the mixer of a layer, if its type has one.
 
         Raises:
-            OptionError: The model has no causal mask, or the type has a key that no mixer can use.
+            OptionError: It needs a causal mask, which the model does not have, or the type has a
+                key that no mixer can use.
         """
         changes = self._types[self.layer_types[dims.layer]] if self.layer_types else {}
         if changes.get("mixer") is None:
             return None
-        if not causal:
-            message = "a mixer needs a causal mask, which this model does not have"
+        mixer: Mixer = changes["mixer"](dims, self._block_options)
+        if mixer.causal_only and not causal:
+            message = f"{mixer.name} needs a causal mask, which this model does not have"
             hint = "leave it out, or choose a causal model such as decoder"
             raise OptionError(self.locate(dims.layer, "mixer"), f"{message}; {hint}")
-        mixer: Mixer = changes["mixer"](dims)
+        mixer.causal = causal
         for key in changes.keys() - {"mixer"}:
             if key == "encoding" and mixer.uses_encodings:
                 continue
@@ -497,6 +493,22 @@ class Transformer(nn.Module, Encoded):
             if after_block is not None:
                 after_block(number, tokens)
         return tokens.replace(x=self.norm(tokens.x))
+
+
+def _check_has_attention(attention: AttentionOptions, options: BlockOptions) -> None:
+    """Raise OptionError for an option of attention in a model that has a mixer in each layer."""
+    given = {
+        "window": attention.window is not None,
+        "softcap": attention.softcap is not None,
+        "sinks": attention.sinks,
+        "temperature": attention.temperature is not None,
+        "backend": attention.backend != "auto",
+        "block.attention_dropout": options.attention_dropout > 0,
+    }
+    for key, is_given in given.items():
+        if is_given:
+            message = "no layer has softmax attention, each has a mixer"
+            raise OptionError(key, f"{message}; leave it out, or give a layer attention")
 
 
 def find_transformers(model: nn.Module) -> list[Transformer]:

@@ -32,6 +32,11 @@ LAYERS_OF_OTHERS = (
     "gives an encoding to some of them"
 )
 """The remedy for types of layers of a model that zoo does not build."""
+LINEAR_ATTENTION = (
+    "layers have softmax attention unless their type has a mixer, and since zoo 0.4 linear "
+    "attention is one: write layer_types: {linear: {mixer: linear}} and layer_pattern: [linear]"
+)
+"""The remedy for the option by which version 0.3 chose linear attention."""
 NO_ROTATION = "no rotation, which alone can turn values and outputs back; choose rope"
 REFUSED_OPTIONS: Mapping[tuple[str, str, str], str] = MappingProxyType(
     {
@@ -39,6 +44,10 @@ REFUSED_OPTIONS: Mapping[tuple[str, str, str], str] = MappingProxyType(
         ("models", "timm", "layer_pattern"): LAYERS_OF_OTHERS,
         ("models", "transformers", "layer_types"): LAYERS_OF_OTHERS,
         ("models", "transformers", "layer_pattern"): LAYERS_OF_OTHERS,
+        ("models", "decoder", "attention"): LINEAR_ATTENTION,
+        ("models", "encoder", "attention"): LINEAR_ATTENTION,
+        ("models", "vit", "attention"): LINEAR_ATTENTION,
+        ("models", "point_encoder", "attention"): LINEAR_ATTENTION,
         ("encodings", "fope", "turn_values"): f"its sums of waves are {NO_ROTATION}",
         ("encodings", "path", "turn_values"): f"products of later tokens' maps are {NO_ROTATION}",
         ("encodings", "pope", "turn_values"): f"channels with lengths and phases are {NO_ROTATION}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from functools import cached_property
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from torch import nn
 from zoo import registry
 from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
-from zoo.attention.layer import SelfAttention
+from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.mixer import Mixer, MixerFactory, make_mixer_factory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
@@ -344,11 +344,13 @@ def _build_encodings(
 def _build_mixer_factory(choice: Choice, key: str, streams: RandomStreams) -> MixerFactory:
     """Return a factory of a mixer whose errors name its key in the recipe."""
     build = make_mixer_factory(choice)
+    draws_as_attention = registry.find("mixers", choice.name).projects_heads
 
-    def make(dims: Dims) -> Mixer:
+    def make(dims: Dims, block: LayerOptions) -> Mixer:
+        stream = nullcontext() if draws_as_attention else streams.use(f"{choice.name} {dims.layer}")
         try:
-            with streams.use(f"{choice.name} {dims.layer}"):
-                return build(dims)
+            with stream:
+                return build(dims, block)
         except OptionError as error:
             raise OptionError(f"{key}.{error.key}", error.message) from None
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from zoo import registry
 from zoo.config import Recipe
+from zoo.config.recipe import had_linear_attention, update_sections
 from zoo.data.corpus.tokenizer import vocabulary_from_dict
 from zoo.data.spec import (
     DataSpec,
@@ -64,8 +65,11 @@ KIND = "kind"
 """The entry of a checkpoint that names another kind, of a plug-in."""
 REMOTE = "hf:/"
 """The start of addresses of the Hub; a Path makes one slash of two."""
+LIVE = "current_model_state"
+"""Where Lightning puts the weights under training; `state_dict` has their average."""
 METADATA, CHECKSUM = "zoo", "zoo sha256"  # entries of the header of a safetensors file
 SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
+FORMER_WEIGHT = re.compile(r"(?<![^.])blocks\.(\d+)\.attn\.")
 RENAMED_WEIGHTS = (0, 2)  # the first version whose weights have today's names
 
 
@@ -255,6 +259,14 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {message}; {_describe_others(path)}") from None
 
     require_checkpoint(content, path)
+    if had_linear_attention(content["zoo"]["recipe"]):
+        # version 0.3 named its weights as those of softmax attention
+        for entry in {"state_dict", LIVE} & content.keys():
+            content[entry] = {
+                FORMER_WEIGHT.sub(r"blocks.\1.mixer.", name): weight
+                for name, weight in content[entry].items()
+            }
+        content["zoo"]["recipe"] = update_sections(content["zoo"]["recipe"])
     return content
 
 

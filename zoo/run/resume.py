@@ -14,7 +14,6 @@ from zoo.config.recipe import diff_recipes, format_sides
 from zoo.errors import CheckpointError, Message, RecipeError, Setting
 from zoo.run import checkpoint, run_dir
 from zoo.run.accepted_changes import ACCEPTABLE
-from zoo.run.callbacks.ema import LIVE
 from zoo.suggestions import join_words
 from zoo.utils import follow_latest
 
@@ -115,7 +114,7 @@ def _read_compatible(recipe: Recipe, path: Path, accepted: Sequence[str]) -> dic
         message = f"{path}: it was saved in epoch {epoch}, after trainer.max_epochs={most}"
         hint = f"allow {epoch} or more, or set "
         raise CheckpointError(f"{message}; {hint}", Setting("resume", "never"))
-    if LIVE in content and recipe.trainer.ema_decay is None:
+    if checkpoint.LIVE in content and recipe.trainer.ema_decay is None:
         message = "its weights are an average, which this recipe does not keep"
         raise CheckpointError(f"{path}: {message}; set trainer.ema_decay")
     return content

@@ -33,6 +33,7 @@ from zoo.attention.kv_cache import KeyValueCache
 from zoo.attention.layer import Context, SelfAttention
 from zoo.attention.tokens import Tokens
 from zoo.errors import OptionError
+from zoo.mixers.linear import LinearAttention
 from zoo.options.signature import read_option_names
 
 HEAD = 12
@@ -210,7 +211,7 @@ def test_values_of_another_width_are_refused(name):
 
 def test_linear_attention_refuses_it():
     encoding = zoo.encoding("rope", Dims(24, 2), turn_values=True)
-    layer = SelfAttention(encoding.dims, attention="linear")
+    layer = LinearAttention(encoding.dims)
     tokens = Tokens.at(torch.randn(1, 3, 24), torch.arange(3.0)[:, None])
     with pytest.raises(OptionError, match="rope changes values of an attention call"):
         layer(tokens, Chain.of(encoding), Context())

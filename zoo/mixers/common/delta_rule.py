@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.attention.linear import make_chunk_masks
+from zoo.attention.linear_sums import make_chunk_masks
 
 CHUNK = 64  # tokens of a chunk
 BLOCK = 16  # tokens whose pairs are decayed by channel at once

@@ -8,8 +8,7 @@ import lightning as L
 from lightning.pytorch.callbacks import WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-# where Lightning puts the weights under training; `state_dict` has the average
-LIVE = "current_model_state"
+from zoo.run.checkpoint import LIVE
 
 
 class ExponentialMovingAverage(WeightAveraging):

@@ -9,14 +9,15 @@ import torch
 from torch.nn import functional as F
 
 import zoo
-from zoo.attention import linear
+from zoo.attention import linear_sums
 from zoo.attention.call import repeat_kv_heads
 from zoo.attention.chain import Chain
 from zoo.attention.encoding import Encoding
 from zoo.attention.kv_cache import KeyValueCache, SegmentMemory
-from zoo.attention.layer import Context, LayerOptions, SelfAttention
+from zoo.attention.layer import Context, LayerOptions
 from zoo.attention.tokens import Tokens, disable_autocast, upcast
 from zoo.errors import OptionError
+from zoo.mixers.linear import LinearAttention
 
 N = 23
 DIMS, SHARED = zoo.Dims(32, 4, length=64, depth=2), zoo.Dims(32, 4, length=64, depth=2, kv_heads=2)
@@ -35,13 +36,14 @@ APART = torch.tensor(
 
 def attend_quadratic(call):
     """Compute the output [B, H, N, V] by the definition."""
-    shares, v = linear.weights(call), call.call.v
+    shares, v = linear_sums.weights(call), call.call.v
     with disable_autocast(shares.device):
         return (shares @ upcast(repeat_kv_heads(v, shares.shape[1]))).to(v.dtype)
 
 
 def layer(name="rope", dims=DIMS, causal=True, options=LayerOptions()):
-    made = SelfAttention(dims, options, causal=causal, attention="linear").double()
+    made = LinearAttention(dims, options).double()
+    made.causal = causal
     return made.eval(), Chain.of(zoo.encoding(name, dims)).double().eval()
 
 
@@ -59,11 +61,11 @@ def states(batch=2, count=N):
 
 
 def describe(parts, at, context=None):
-    return parts[0].describe_linear(parts[1].embed(at), parts[1], context or Context())[1]
+    return parts[0].describe(parts[1].embed(at), parts[1], context or Context())[1]
 
 
 def run(parts, at, context=None):
-    return parts[0](parts[1].embed(at), parts[1], context or Context())[0].x
+    return parts[0](parts[1].embed(at), parts[1], context or Context()).x
 
 
 def near(actual, expected, tolerance=1e-9):
@@ -118,19 +120,20 @@ def test_the_definition_is_the_formula(causal):
 def test_features_are_positive_where_their_formula_rounds_to_nothing():
     x = torch.tensor([-30.0, -1.0, 0.0, 2.0], requires_grad=True)
     near(
-        linear.feature_map(x).double(),
+        linear_sums.feature_map(x).double(),
         torch.tensor([math.exp(-30), math.exp(-1), 1, 3]).double(),
         1e-6,
     )
-    assert linear.feature_map(x)[0] > 0
-    linear.feature_map(x).sum().backward()
+    assert linear_sums.feature_map(x)[0] > 0
+    linear_sums.feature_map(x).sum().backward()
     near(x.grad, torch.tensor([math.exp(-30), math.exp(-1), 1, 1]), 1e-6)
-    assert linear.feature_map(x.bfloat16()).dtype == torch.float32
+    assert linear_sums.feature_map(x.bfloat16()).dtype == torch.float32
 
 
 def test_turned_weights_may_be_negative_and_plain_ones_are_shares():
     turn, plain = (
-        linear.weights(describe(layer(name), tokens(states() * 3))) for name in ("rope", "none")
+        linear_sums.weights(describe(layer(name), tokens(states() * 3)))
+        for name in ("rope", "none")
     )
     assert turn.min() < 0
     assert plain.min() >= 0
@@ -159,9 +162,9 @@ def test_sums_are_the_definition(document, dims, causal):
     right = results(call, leaves, attend_quadratic)
     for size in (1, 4, 7, N, 64):
         compute = (
-            (lambda call, n=size: linear.attend_causal(call, size=n)[0])
+            (lambda call, n=size: linear_sums.attend_causal(call, size=n)[0])
             if causal
-            else (lambda call, n=size: linear.attend_bidirectional(call, n))
+            else (lambda call, n=size: linear_sums.attend_bidirectional(call, n))
         )
         for one, other in zip(results(call, leaves, compute), right, strict=True):
             near(one, other)
@@ -169,7 +172,7 @@ def test_sums_are_the_definition(document, dims, causal):
 
 def test_without_a_mask_a_document_may_stand_apart():
     call = describe(layer(causal=False), tokens(states(), document=APART))
-    near(linear.attend_bidirectional(call, 4), attend_quadratic(call))
+    near(linear_sums.attend_bidirectional(call, 4), attend_quadratic(call))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -180,9 +183,11 @@ def test_queries_may_be_the_last_of_the_keys(causal, document):
     few = call.replace(
         q=call.q[:, :, -5:], raw_query=call.raw_query[:, :, -5:], queries=call.queries.last(5)
     )
-    call = linear.LinearCall(few, linear_call.features)
+    call = linear_sums.LinearCall(few, linear_call.features)
     near(
-        linear.attend_causal(call, size=4)[0] if causal else linear.attend_bidirectional(call, 4),
+        linear_sums.attend_causal(call, size=4)[0]
+        if causal
+        else linear_sums.attend_bidirectional(call, 4),
         attend_quadratic(call),
     )
 
@@ -193,7 +198,7 @@ def test_a_row_that_sees_nothing_is_zero(causal):
     call = describe(parts, tokens(x, document=DOCUMENTS["padded"]))
     for out in (
         attend_quadratic(call),
-        linear.attend_causal(call)[0] if causal else linear.attend_bidirectional(call),
+        linear_sums.attend_causal(call)[0] if causal else linear_sums.attend_bidirectional(call),
     ):
         padding = (DOCUMENTS["padded"] < 0)[:, None].expand(-1, 4, -1)
         assert not out[padding].any()
@@ -271,7 +276,8 @@ def test_turned_before_their_features_places_themselves_count():
         moved = chain.embed(tokens(at.x, shift=shift))
         turn, first = (lambda x: chain.transform_key(x, moved)), turned_first
         one, other = (
-            linear.feature_map(turn(x)) if first else turn(linear.feature_map(x)) for x in (q, k)
+            linear_sums.feature_map(turn(x)) if first else turn(linear_sums.feature_map(x))
+            for x in (q, k)
         )
         return one @ other.mT
 
@@ -323,20 +329,6 @@ def test_an_encoding_that_widens_heads_is_refused():
 
 
 # options, precision, compilers
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"window": 4}, "window"),
-        ({"backend": "sdpa"}, "backend"),
-        ({"attention": "relu"}, "attention"),
-    ],
-)
-def test_what_has_no_effect_is_refused(options, key):
-    with pytest.raises(OptionError) as found:
-        SelfAttention(DIMS, **{"attention": "linear", **options})
-    assert found.value.key == key
 
 
 @pytest.mark.parametrize("causal", [True, False])

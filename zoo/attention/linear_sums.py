@@ -26,7 +26,6 @@ from zoo.attention.tokens import check_rows, disable_autocast, fill_padding, upc
 from zoo.errors import OptionError
 from zoo.suggestions import join_words
 
-KINDS = ("softmax", "linear")
 CHUNK = 64  # tokens of a chunk, whose pairs are computed; one matrix sums up all earlier tokens
 
 
