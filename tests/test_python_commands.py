@@ -150,7 +150,11 @@ def test_errors_are_those_of_the_command_line(zoo):
         package.fit("vit_comrope", wrong)
     assert f"zoo: {caught.value.spell(COMMAND_LINE)}\n" == told
 
-    for call, word in ((package.evaluate, "eval"), (package.diagnose, "diagnose")):
+    for call, word in (
+        (package.evaluate, "eval"),
+        (package.diagnose, "diagnose"),
+        (package.atlas, "atlas"),
+    ):
         _, _, told = zoo(word, "nowhere")
         with pytest.raises(package.CheckpointError) as caught:
             call("nowhere")
@@ -185,6 +189,7 @@ TAKE_OVERRIDES = {
     "predict": lambda run, edits: package.predict(run, "picture.png", edits),
     "generate": lambda run, edits: package.generate(run, "a", edits),
     "diagnose": lambda run, edits: package.diagnose(run, edits, verbose=False),
+    "atlas": lambda run, edits: package.atlas(run, edits, verbose=False),
     "compare": lambda run, edits: package.compare("vit_none", edits, encodings=["none"]),
     "estimate_comparison": lambda run, edits: package.estimate_comparison(
         "vit_none", edits, encodings=["none"]

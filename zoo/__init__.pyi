@@ -22,7 +22,9 @@ from zoo.api.comparison import merge_comparisons as merge_comparisons
 from zoo.api.comparison import pack_comparison as pack_comparison
 from zoo.api.comparison import rank_comparisons as rank_comparisons
 from zoo.api.comparison import rebuild_comparison as rebuild_comparison
+from zoo.api.evaluation import Atlas as Atlas
 from zoo.api.evaluation import Diagnosis as Diagnosis
+from zoo.api.evaluation import atlas as atlas
 from zoo.api.evaluation import diagnose as diagnose
 from zoo.api.evaluation import evaluate as evaluate
 from zoo.api.evaluation import generate as generate

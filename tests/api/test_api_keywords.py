@@ -18,6 +18,7 @@ from zoo.api.comparison import (
 from zoo.api.tools import BenchKeywords
 from zoo.benchmark.runner import BenchOptions
 from zoo.comparison.suite_run import FIXED
+from zoo.diagnosis.atlas import AtlasOptions
 from zoo.diagnosis.diagnose import DiagnoseOptions
 from zoo.launch.slurm_executor import SlurmExecutor
 from zoo.laws.run import VerifyOptions
@@ -47,6 +48,7 @@ DECLARED = {
     "check_comparison": CheckOptions,
     "verify": VerifyOptions,
     "diagnose": DiagnoseOptions,
+    "atlas": AtlasOptions,
 }
 """{function: the dataclass of its options, which are keywords of the function}"""
 

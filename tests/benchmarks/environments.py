@@ -231,9 +231,12 @@ def main(chosen: Sequence[str]) -> None:
             bare.install("torch")
             bare.install("--no-deps", wheel)
             shapes = bare.run(["python", "-W", "ignore", "-c", LAYERS]).split("\n")
-            count = len(bare.run(["zoo", "list"]).splitlines())
+            count = len(bare.run(["zoo", "list", "encodings"]).splitlines())
             missing = bare.run(["zoo", "fit", "vit_comrope"], code=2).strip()
-            report("bare", f"{' '.join(shapes[:2])}, zoo list: {count} lines; zoo fit: {missing}")
+            report(
+                "bare",
+                f"{' '.join(shapes[:2])}, zoo list encodings: {count} lines; zoo fit: {missing}",
+            )
 
         base = Environment(home / "base")
         base.install(wheel)

@@ -67,6 +67,7 @@ FAULTS = {
         "nothing to predict",
     ),
     "nothing to diagnose": (lambda: zoo.diagnose([]), ["diagnose"], "nothing to diagnose"),
+    "nothing to map": (lambda: zoo.atlas([]), ["atlas"], "nothing to map"),
     "nothing to compare": (
         lambda: zoo.compare("vit_none"),
         ["compare", "vit_none"],
@@ -149,6 +150,12 @@ MISSPELT = {
         lambda **wrong: zoo.diagnose("run", **wrong),
         ["run", "smaples=1"],
     ),
+    "atlas": (
+        "smaples",
+        "samples",
+        lambda **wrong: zoo.atlas("run", **wrong),
+        ["run", "smaples=1"],
+    ),
     "bench": (
         "againts",
         "against",
@@ -218,6 +225,7 @@ MISSING = {
     "predict": (lambda: zoo.predict("nowhere", "a.png"), ["predict", "nowhere", "a.png"]),
     "generate": (lambda: zoo.generate("nowhere", "a"), ["generate", "nowhere", "prompt=a"]),
     "diagnose": (lambda: zoo.diagnose("nowhere"), ["diagnose", "nowhere"]),
+    "atlas": (lambda: zoo.atlas("nowhere"), ["atlas", "nowhere"]),
     "export": (
         lambda: zoo.export("nowhere", "out", to="safetensors"),
         ["export", "nowhere", "out", "to=safetensors"],

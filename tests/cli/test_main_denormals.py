@@ -23,6 +23,7 @@ COMPUTING = {
     "generate": ("zoo.evaluation.generate:generate", ["run"]),
     "predict": ("zoo.evaluation.predict:predict", ["run"]),
     "diagnose": ("zoo.api.evaluation:diagnose", ["run"]),
+    "atlas": ("zoo.api.evaluation:atlas", ["run"]),
     "bench": ("zoo.api.tools:bench", ["rope"]),
     "compare": ("zoo.api.comparison:compare", ["vit_comrope"]),
     "compare suite=small": ("zoo.api.comparison:compare_suite", []),
@@ -153,6 +154,7 @@ def test_every_function_that_computes_on_a_cpu_tells_a_program(tmp_path, monkeyp
         lambda: zoo.evaluate(run, verbose=None),
         lambda: zoo.predict(run, ["picture.png"], verbose=None),
         lambda: zoo.diagnose(run, verbose=None),
+        lambda: zoo.atlas(run, verbose=None),
         lambda: zoo.bench(["rope"], shape="lm_toy", rounds=1, measures=["layer"], verbose=None),
     ):
         caplog.clear()

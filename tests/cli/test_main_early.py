@@ -31,6 +31,7 @@ MISTAKES = [
     ("generate run tokens=many", "generate.tokens: expected an integer"),
     ("predict run file.png topp=3", "did you mean predict.top?"),
     ("diagnose run sampels=3", "did you mean samples?"),
+    ("atlas run sampels=3", "did you mean samples?"),
     ("bench ropee", "did you mean rope?"),
     ("bench rope ronds=3", "did you mean rounds?"),
     ("compare", "no recipe; write"),

@@ -65,6 +65,7 @@ def test_every_options_class_belongs_to_a_command():
         "zoo.config.schema:TrainerOptions",
         "zoo.formats.convert:ConvertOptions",
         "zoo.diagnosis.diagnose:DiagnoseOptions",
+        "zoo.diagnosis.atlas:AtlasOptions",
         "zoo.launch.launch:LaunchOptions",
         "zoo.laws.run:VerifyOptions",
     ):

@@ -119,9 +119,8 @@ except ImportError as error:
 
 
 def test_zoo_list_needs_no_package_at_all(tmp_path):
-    done = run(tmp_path, f"torch,{ALL_BUT_TORCH}", "-m", "zoo", "list")
+    done = run(tmp_path, f"torch,{ALL_BUT_TORCH}", "-m", "zoo", "list", "encodings")
     assert done.returncode == 0, done.stderr
-    assert "vit_comrope" in done.stdout
     assert "alibi" in done.stdout
 
 

@@ -254,9 +254,10 @@ assert "torch" not in sys.modules
 
 
 def test_list_names_what_there_is(zoo):
-    _, out, _ = zoo("list")
-    for word in ("comrope_ld", "vit_learned_rope_axial", "digits", "classification", "vit"):
-        assert re.search(rf"^  {word} +\S", out, re.MULTILINE), word
+    kinds = {"recipes": "vit_learned_rope_axial", "data": "digits", "models": "vit"}
+    for kind, word in kinds.items():
+        _, out, _ = zoo("list", kind)
+        assert re.search(rf"^{word} +\S", out, re.MULTILINE), word
     _, out, _ = zoo("list", "encodings")
     names = re.findall(r"^(\w+)  +\S", out, re.MULTILINE)
     assert sorted(names) == sorted(package.encoding_names())

@@ -1,4 +1,4 @@
-"""Test and use trained models from Python: `zoo.evaluate`, `predict`, `generate`, `diagnose`."""
+"""Test and use trained models: `zoo.evaluate`, `predict`, `generate`, `diagnose`, `atlas`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from zoo.api.training import Run
 from zoo.config import Overrides, join_overrides
 from zoo.config.arguments import validate_options
 from zoo.errors import OptionError
+from zoo.utils import escape_text
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.diagnosis.atlas_report import AtlasReport
     from zoo.diagnosis.report import Report
     from zoo.evaluation.generate import Generation
     from zoo.evaluation.predict import Predictions
@@ -61,6 +63,37 @@ class Diagnosis:
         page = html.escape(self.path.read_text(encoding="utf-8"))
         style = "width: 100%; height: 720px; border: 1px solid #ccc"
         return f'<iframe srcdoc="{page}" style="{style}"></iframe>'
+
+
+class Atlas:
+    """The files of `zoo atlas`, and the report that they show.
+
+    Attributes:
+        path: The folder of atlas.html, atlas.md and atlas.json.
+        report: What was measured, model by model.
+    """
+
+    def __init__(self, path: Path, report: AtlasReport) -> None:
+        self.path, self.report = path.resolve(), report
+
+    def table(self) -> str:
+        """Return the table of all models, as `zoo atlas` prints it."""
+        from zoo.diagnosis.page.atlas_page import format_table
+
+        return f"{format_table(self.report)}\n\n{escape_text(str(self.path / 'atlas.html'))}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of atlas.json."""
+        from zoo.diagnosis.page.atlas_page import to_dict
+
+        return to_dict(self.report)
+
+    def __repr__(self) -> str:
+        return f"Atlas({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        return f"<pre>{html.escape(self.table())}</pre>"
 
 
 @guard
@@ -291,3 +324,70 @@ def diagnose(
         names = [os.fspath(one) for one in given]
         report, path = diagnose_runs(names, options, edits, datasets)
     return Diagnosis(path, report)
+
+
+@guard
+def atlas(
+    runs: str | Path | Run | nn.Module | Sequence[str | Path | Run],
+    overrides: Any = (),
+    *,
+    samples: int = 8,
+    queries: int = 64,
+    length: int | None = None,
+    ablations: int = 64,
+    to: str | Path | None = None,
+    data: Any = None,
+    verbose: bool | None = True,
+) -> Atlas:
+    """Map what heads, frequencies and layers of models do with positions, as `zoo atlas` does.
+
+    Args:
+        runs: Runs, run directories or checkpoints, one or several; or a model that `zoo.equip`
+            changed, or that contains such a model, or a plain one that could be equipped.
+        overrides: Changes of the stored recipes, as of `zoo.fit`. For a model: the batch to run it
+            on, as a mapping of its keyword arguments, a sequence of its arguments, or one tensor.
+        samples: How many of the first test samples to measure, and how many random texts. A model
+            runs on the whole batch.
+        queries: Query positions of each sample at most; class and register tokens come in addition.
+        length: Tokens of the random text that is repeated. None: half the length of the texts, 64
+            at most.
+        ablations: Heads whose output is set to 0 at most, the best of each job first; 0: none.
+        to: The folder. None: the run directory, else `atlas` in the current folder.
+        data: Datasets to take samples from, as of `zoo.fit`; only "test" is needed. Not for a
+            model.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The folder and the report.
+
+    Raises:
+        RecipeError: An argument is wrong, or the model cannot follow its data.
+        OptionError: A model can have no encodings of zoo, or an argument does not apply to it.
+        DataError: Data is missing or unreadable.
+        CheckpointError: As of `zoo.load`.
+        NonFiniteError: Weights or attention are not finite.
+        Stopped: A signal came; the finished models are in the folder.
+    """
+    from torch import nn
+
+    from zoo.diagnosis.atlas import AtlasOptions, map_model, map_runs
+
+    chosen = {
+        "samples": samples,
+        "queries": queries,
+        "length": length,
+        "ablations": ablations,
+        "to": to,
+    }
+    options = validate_options(AtlasOptions, chosen)
+    if isinstance(runs, nn.Module):
+        if data is not None:
+            raise OptionError("data", "a model runs only on its batch; leave data out")
+        report, folder = map_model(runs, overrides, options)
+    else:
+        datasets = read_datasets(data)
+        given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+        edits = join_overrides(name_datasets(datasets), overrides)
+        names = [os.fspath(one) for one in given]
+        report, folder = map_runs(names, options, edits, datasets)
+    return Atlas(folder, report)

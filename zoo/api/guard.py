@@ -85,6 +85,10 @@ SMALLER: Mapping[str, tuple[str | Setting, ...]] = MappingProxyType(
             *("fewer ", Setting("samples"), ", ", Setting("queries"), " or ", Setting("layers")),
             *(", or a smaller ", Setting("data.batch_size"), ", take less"),
         ),
+        "atlas": (
+            *("fewer ", Setting("samples"), " or ", Setting("queries"), ", or a shorter "),
+            *(Setting("length"), ", take less"),
+        ),
         "bench": (
             "a smaller ",
             Setting("batch"),

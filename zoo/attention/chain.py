@@ -259,6 +259,15 @@ class Chain(Encoding):
             for panel in encoding.panels(call.replace(queries=queries, keys=keys)):
                 yield replace(panel, title=f"{encoding.name}: {panel.title}")
 
+    def pair_waves(self, call: AttentionCall) -> Tensor | None:
+        """Return the waves of the encoding that turns pairs of channels."""
+        for encoding in self:
+            queries, keys = _localize(encoding, call.queries), _localize(encoding, call.keys)
+            waves = encoding.pair_waves(call.replace(queries=queries, keys=keys))
+            if waves is not None:
+                return waves
+        return None
+
     def _check_keys(self, encoding: Encoding, old: AttentionCall, new: AttentionCall) -> None:
         """Refuse changes that depend on whether a cached key was updated already.
 

@@ -322,6 +322,19 @@ class Encoding(nn.Module):
         """
         return ()
 
+    def pair_waves(self, call: AttentionCall) -> Tensor | None:
+        """Return by how much each pair of channels turns from a token to the next, for diagnostics.
+
+        Args:
+            call: A call to which the other hooks were applied.
+
+        Returns:
+            Radians per token or patch along each axis, [P, 1|G, pairs], on the CPU. Pair t is
+            channels (2t, 2t + 1) of the transformed queries and keys of the call. None if the
+            encoding turns no pairs by the position times a constant.
+        """
+        return None
+
     def check_options(self) -> None:
         """Check the options against the coordinates that a recipe chose.
 

@@ -419,6 +419,8 @@ class Encoded:
         token_hooks: Change the tokens before the first layer.
         attention_hooks: Receive the input of each attention if `calls_hooks` is true. Otherwise
             each layer is a `HeadLayer`, a module with torch's own hooks.
+        output_hooks: Change the output of each attention in the same models: functions of the
+            index of the layer and of the outputs of its heads [B, H, N, V].
     """
 
     calls_hooks = False
@@ -426,6 +428,7 @@ class Encoded:
     chains: tuple[Chain, ...]
     token_hooks: list[Callable[[Tokens], Tokens]]
     attention_hooks: list[Callable[[AttentionInput], None]]
+    output_hooks: list[Callable[[int, Tensor], Tensor]]
 
 
 def find_encoded(model: nn.Module) -> list[Encoded]:

@@ -7,9 +7,6 @@ more has a file with `COMMAND`, which the table names.
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zoo.cli.terminal import print_text
 from zoo.cli.words import (
     Call,
     list_audit_packages,
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from zoo.api.evaluation import Diagnosis
     from zoo.formats.convert import ConvertResult
     from zoo.formats.export import ExportResult
-
-RED, RESET = "\033[1;31m", "\033[0m"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +137,6 @@ def build_command(
     )
 
 
-def redden_warnings(text: str) -> str:
-    """Return the text for a terminal: bold lines, which are warnings, are red unless NO_COLOR."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return re.sub(r"^\*\*(.*)\*\*$", f"{RED}\\1{RESET}", text, flags=re.MULTILINE)
-
-
 def print_result(
     result: Any, known: argparse.Namespace, format_text: Callable[[Any], str] | None = None
 ) -> None:
@@ -166,7 +155,7 @@ def print_result(
     elif format_text is not None:
         print(format_text(result), flush=True)
     else:
-        print(redden_warnings(result.table()), flush=True)
+        print_text(result.table())
     # last, since the results without a problem are printed nowhere else
     problem = getattr(result, "problem", None)
     if problem is not None:
@@ -211,6 +200,24 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_runs,
             function="zoo.api.evaluation:diagnose",
             format_text=_format_diagnosis,
+            # draw the page
+            list_packages=lambda known: EXTRAS["compare"],
+            computes=True,
+        ),
+        "atlas": build_command(
+            "map what heads, frequencies and layers of trained models do with positions",
+            example="zoo atlas zoo:lm_rope zoo:lm_fox to=atlas",
+            arguments=[
+                Argument(
+                    "overrides",
+                    "RUN|key=value",
+                    "runs or checkpoints, and the options below",
+                    nargs="*",
+                )
+            ],
+            options="zoo.diagnosis.atlas:AtlasOptions",
+            read=read_runs,
+            function="zoo.api.evaluation:atlas",
             # draw the page
             list_packages=lambda known: EXTRAS["compare"],
             computes=True,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from zoo.cli.commands import Command
+from zoo.cli.terminal import print_text
 from zoo.errors import ZooError
 from zoo.packages import (
     EXTRAS,
@@ -58,7 +59,7 @@ def run(known: argparse.Namespace) -> None:
         print(as_json({"checks": [asdict(check) for check in checks]}))
     else:
         rows = [[check.state, check.name, check.detail] for check in checks]
-        print(format_table(rows, left={0, 1, 2}))
+        print_text(format_table(rows, left={0, 1, 2}))
 
     broken = [check.name for check in checks if check.state == "broken"]
     if broken:

@@ -1,13 +1,14 @@
-"""`zoo list`: names and summaries of members, read without importing them."""
+"""`zoo list`: kinds, and names and summaries of members, read without importing them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from zoo import registry
 from zoo.cli.commands import Command
+from zoo.cli.hints import write_command
+from zoo.cli.terminal import print_text
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import explain_imports
 from zoo.reporting.numbers import as_json
@@ -21,11 +22,12 @@ KINDS = ("encodings", "recipes", "weights", *OTHERS)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help="by default all kinds")
+    usual = "by default, the kinds with the number of their members"
+    parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help=usual)
 
 
 def run(known: argparse.Namespace) -> None:
-    """Print one line for each member."""
+    """Print one line for each member of a kind; without a kind, one line for each kind."""
     if known.kind not in (None, *KINDS):
         hint = nearest(known.kind, KINDS)
         raise RecipeError(ConfigIssue(ARGUMENT, known.kind, "no such kind to list", hint))
@@ -33,7 +35,7 @@ def run(known: argparse.Namespace) -> None:
     if known.json:
         print(as_json({kind: list_members(kind) for kind in kinds}))
     else:
-        print(format_members(kinds))
+        print_text(format_members(known.kind) if known.kind else count_members())
 
 
 def list_members(kind: str) -> list[dict[str, Any]]:
@@ -53,18 +55,17 @@ def list_members(kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def format_members(kinds: Sequence[str]) -> str:
-    """List the members of each kind, under a heading if there are several kinds."""
-    if [*kinds] == ["encodings"]:
+def count_members() -> str:
+    """List all kinds with the number of their members and the command that names them."""
+    rows = [(kind, str(len(_summarize(kind))), write_command("list", kind)) for kind in KINDS]
+    return format_table(rows, left=(0, 2))
+
+
+def format_members(kind: str) -> str:
+    """List the members of a kind."""
+    if kind == "encodings":
         return _format_groups()
-    blocks = []
-    for kind in kinds:
-        entries = _summarize(kind)
-        indent = "  " if len(kinds) > 1 else ""
-        rows = [(f"{indent}{name}", summary) for name, summary in sorted(entries.items())]
-        heading = f"{kind}\n" if len(kinds) > 1 else ""
-        blocks.append(heading + format_table(rows, left=(0, 1)))
-    return "\n\n".join(blocks)
+    return format_table(sorted(_summarize(kind).items()), left=(0, 1))
 
 
 def _format_groups() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from zoo import registry
 from zoo.cli.commands import Command
 from zoo.cli.hints import write_command
+from zoo.cli.terminal import print_text
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.packages import EXTRAS
 
@@ -67,15 +68,15 @@ def run(known: argparse.Namespace) -> None:
         from zoo.cli.describe import UnwrittenPicture, explain_encoding
 
         try:
-            print(explain_encoding(known.what, known.overrides))
+            print_text(explain_encoding(known.what, known.overrides))
         except UnwrittenPicture as error:
             # all but the picture is printed; the error follows it
-            print(error.text)
+            print_text(error.text)
             raise
     elif known.what in registry.names("mixers"):
         from zoo.cli.describe import explain_mixer
 
-        print(explain_mixer(known.what, known.overrides))
+        print_text(explain_mixer(known.what, known.overrides))
     else:
         # the library of the Hub reads it when it is imported, and tries five times without it
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -84,7 +85,7 @@ def run(known: argparse.Namespace) -> None:
         from zoo.config.command_line import parse_overrides
 
         recipe = find_recipe(known.what)
-        print(describe_recipe(str(recipe), parse_overrides(known.overrides)))
+        print_text(describe_recipe(str(recipe), parse_overrides(known.overrides)))
 
 
 def _read_encoding(name: str, words: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zoo import registry
 from zoo.cli.commands import Command
 from zoo.cli.hints import write_command
+from zoo.cli.terminal import print_text
 from zoo.errors import ARGUMENT, ConfigIssue, RecipeError
 from zoo.reporting.numbers import as_json
 
@@ -63,7 +64,7 @@ def run(known: argparse.Namespace) -> None:
     if known.json:
         print(as_json(result.to_dict()))
     elif result.certificates:
-        print(format_certificates(result.certificates))
+        print_text(format_certificates(result.certificates))
     result.raise_if_broken()
 
 

@@ -85,7 +85,7 @@ class EquippedModel:
         """Return the samples of the batch as pictures or tokens, or their positions as numbers."""
         count, layout = len(seen.weights), seen.layout
         titles = [f"sample {number + 1}" for number in range(count)]
-        for values in _list_tensors(self.batch):
+        for values in list_tensors(self.batch):
             if len(layout.grid) > 1 and values.ndim == 4:
                 # the normalization of the images is unknown here, so they are stretched to the
                 # range shown
@@ -137,7 +137,7 @@ class EquippedModel:
             by = float((other - output).norm() / output.norm().clamp(min=1e-30))
             paired = compare_samples(before, after)
             if loss is None:
-                paired = compare_samples(*_compare_outputs(output, other))
+                paired = compare_samples(*compare_outputs(output, other))
             yield Control(name=name, metrics=_list_metrics(loss, by), change=paired)
 
     def _measure_samples(self, loss: float | None) -> SampleValues | None:
@@ -170,7 +170,7 @@ class EquippedModel:
             found = self.model()
         loss = found.get("loss") if isinstance(found, Mapping) else None
         # a scalar is the loss, not an output
-        large = [value for value in _list_tensors(found) if value.ndim]
+        large = [value for value in list_tensors(found) if value.ndim]
         if not large:
             raise OptionError("model", f"{self.name} returned no tensor")
         output = large[0].float()
@@ -206,7 +206,7 @@ class EquippedModel:
         yield
 
 
-def _compare_outputs(output: Tensor, other: Tensor) -> tuple[SampleValues, SampleValues]:
+def compare_outputs(output: Tensor, other: Tensor) -> tuple[SampleValues, SampleValues]:
     """Return the relative change of the output of each sample: 0 before, and the change after."""
     before, after = output.flatten(1), other.flatten(1)
     changes = (after - before).norm(dim=1) / before.norm(dim=1).clamp(min=1e-30)
@@ -220,7 +220,7 @@ def _compare_outputs(output: Tensor, other: Tensor) -> tuple[SampleValues, Sampl
 
 def _split_batch(batch: Batch) -> Iterator[Batch]:
     """Yield a batch for each sample; tensors without a row for each sample are left whole."""
-    count = next((len(part) for part in _list_tensors(batch) if part.ndim > 1), 0)
+    count = next((len(part) for part in list_tensors(batch) if part.ndim > 1), 0)
 
     def take(part: Any, row: int) -> Any:
         has_rows = isinstance(part, Tensor) and part.ndim and len(part) == count
@@ -260,7 +260,7 @@ def _list_metrics(loss: float | None, change: float) -> dict[str, float]:
     return {CHANGE: change} if loss is None else {LOSS: loss, CHANGE: change}
 
 
-def _list_tensors(values: Any) -> list[Tensor]:
+def list_tensors(values: Any) -> list[Tensor]:
     """Return the tensors of a batch or of an output."""
     if isinstance(values, Tensor):
         return [values]

@@ -38,19 +38,23 @@ class SampleValues(NamedTuple):
     is_signed: bool = True
 
 
-def compare_samples(before: SampleValues | None, after: SampleValues | None) -> PairedChange | None:
+TOGETHER = 1 - (1 - LEVEL) / len(CHANGES)
+"""The level of an interval for each way to change positions, which together are 95 % intervals
+(Bonferroni)."""
+
+
+def compare_samples(
+    before: SampleValues | None, after: SampleValues | None, level: float = TOGETHER
+) -> PairedChange | None:
     """Estimate the mean change of a metric of the same samples.
 
-    The interval is one of several, for each way to change positions, which together are 95 %
-    intervals (Bonferroni).
-
     Args:
-        before: The metric with unchanged positions; None if single samples have no values.
-        after: The same with changed ones.
+        before: The metric of the unchanged model; None if single samples have no values.
+        after: The same of the changed one.
+        level: Probability that the interval contains the mean change.
     """
     if before is None or after is None or len(before.values) != len(after.values):
         return None
-    level = 1 - (1 - LEVEL) / len(CHANGES)
     differences = (after.values.double() - before.values.double()).where(before.weights > 0, 0)
     found = estimate_mean(differences[:, None], before.weights.double(), level)
     mean, low, high = (float(part) for part in found)

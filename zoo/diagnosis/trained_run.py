@@ -184,7 +184,10 @@ class TrainedRun:
 
 
 def load_runs(
-    names: Sequence[str | Path], overrides: Overrides, datasets: Datasets | None
+    names: Sequence[str | Path],
+    overrides: Overrides,
+    datasets: Datasets | None,
+    verb: str = "diagnose",
 ) -> list[TrainedRun]:
     """Restore checkpoints.
 
@@ -192,6 +195,7 @@ def load_runs(
         names: Run directories or checkpoints.
         overrides: Changes of the stored recipes.
         datasets: The samples of a Python program.
+        verb: What is done with them, for messages.
 
     Raises:
         RecipeError: A name is missing or appears twice, or an override is wrong.
@@ -199,7 +203,7 @@ def load_runs(
         NonFiniteError: A weight is not finite.
     """
     if not names or "" in names:
-        problem = "an empty name" if names else "nothing to diagnose"
+        problem = "an empty name" if names else f"nothing to {verb}"
         remedy = "name a run directory or a checkpoint"
         raise RecipeError(ConfigIssue(ARGUMENT, "", problem, remedy))
     paths = [checkpoint.locate(name) for name in names]

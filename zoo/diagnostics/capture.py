@@ -136,8 +136,8 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
     Raises:
         OptionError: One of `layers` does not exist.
     """
-    numbers = [*_find_modules(model).values()]
-    for part in _find_equipped(model):
+    numbers = [*find_attentions(model).values()]
+    for part in find_equipped(model):
         numbers += [chain.dims.layer for chain in part.chains]
     if not numbers:
         raise OptionError("layers", "the model has no attention layer of zoo")
@@ -152,7 +152,7 @@ def number_layers(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
 def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None]) -> Iterator[None]:
     """Within the context, call `callback` with the input of each attention layer."""
     # Layers of zoo's own models have hooks of torch; equipped models call hooks themselves.
-    modules = _find_modules(model)
+    modules = find_attentions(model)
 
     def pass_on(layer: HeadLayer, given: tuple[Tokens, Chain, Context]) -> None:
         tokens, chain, _ = given
@@ -169,7 +169,7 @@ def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None])
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_pre_hook(pass_on).remove)
-        for equipment in _find_equipped(model):
+        for equipment in find_equipped(model):
             equipment.attention_hooks.append(callback)
             stack.callback(equipment.attention_hooks.remove, callback)
         yield
@@ -189,7 +189,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _find_modules(model: nn.Module) -> dict[HeadLayer, int]:
+def find_attentions(model: nn.Module) -> dict[HeadLayer, int]:
     """Return the attention layers of zoo's own models, with their indices."""
     known = [module for module in model.modules() if isinstance(module, HeadLayer)]
     own = [module.dims.layer for module in known]
@@ -197,7 +197,7 @@ def _find_modules(model: nn.Module) -> dict[HeadLayer, int]:
     return dict(zip(known, numbers, strict=True))
 
 
-def _find_equipped(model: nn.Module) -> list[Encoded]:
+def find_equipped(model: nn.Module) -> list[Encoded]:
     """List the parts of a model whose attention belongs to another library."""
     return [part for part in find_encoded(model) if part.calls_hooks]
 

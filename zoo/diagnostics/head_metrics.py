@@ -60,7 +60,7 @@ def list_metrics(attention: LayerAttention) -> Iterator[HeadMetric]:
     yield from _list_distance_metrics(position_unit(attention), _list_axes(attention))
     yield from _list_share_metrics(position_unit(attention), not bool(attention.grid[1].all()))
     if attention.scores is not None:
-        yield from _list_score_metrics(_is_comparable(attention))
+        yield from _list_score_metrics(is_comparable(attention))
 
 
 def metrics_by_name(counted: str) -> dict[str, HeadMetric]:
@@ -255,7 +255,7 @@ def _head_similarity(attention: LayerAttention) -> Tensor:
     return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
 
 
-def _is_comparable(attention: LayerAttention) -> bool:
+def is_comparable(attention: LayerAttention) -> bool:
     """Return whether there are several samples whose pairs have the same positions."""
     index = attention.call.keys.index
     # Keys [M] that some query sees in every sample; the positions of others do not matter.

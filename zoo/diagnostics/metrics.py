@@ -305,7 +305,7 @@ def position_r2_by_sample(scores: Tensor) -> Tensor:
         raise ValueError(
             f"the variance that position explains needs at least two samples, got {count}"
         )
-    values = _center_rows(scores, scores.isfinite().all(0)).transpose(0, 1).flatten(2)  # [H, B, P]
+    values = center_rows(scores, scores.isfinite().all(0)).transpose(0, 1).flatten(2)  # [H, B, P]
     products = values @ values.mT  # [H, B, B]
     squares = products.diagonal(dim1=-2, dim2=-1)  # [H, B]
     # Of each sample with all others, twice where the total counts each pair of samples twice.
@@ -343,10 +343,10 @@ def shift_sensitivity(scores: Tensor, shifted: Tensor) -> Tensor:
 def _center_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Center both sets of scores over the pairs that are visible in both."""
     counted = first.isfinite() & second.isfinite()
-    return _center_rows(first, counted), _center_rows(second, counted)
+    return center_rows(first, counted), center_rows(second, counted)
 
 
-def _center_rows(scores: Tensor, counted: Tensor) -> Tensor:
+def center_rows(scores: Tensor, counted: Tensor) -> Tensor:
     """Subtract from each score the mean of its row over `counted` pairs; others become 0."""
     scores = upcast(scores)
     # The largest score is subtracted first, so that a constant row becomes exactly 0.
@@ -362,6 +362,7 @@ def _sum_pairs(values: Tensor) -> Tensor:
 
 
 __all__ = [
+    "center_rows",
     "diagonal",
     "distance",
     "distance_by_axis",

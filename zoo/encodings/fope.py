@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.attention import Dims
+from zoo.attention import AttentionCall, Dims
 from zoo.encodings.common.frequencies import (
     check_head_dim,
     compute_angles,
@@ -76,6 +76,10 @@ class FoPE(Rotary):
 
     def wave_vectors(self, like: Tensor) -> Tensor:
         return rope_frequencies(self.base, self.dims.head_dim, like, self.count)[None, None]
+
+    def pair_waves(self, call: AttentionCall) -> None:
+        # every pair turns by a sum of all waves
+        return None
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         # Interleave the halves, so that channels t and t + K/2 form a pair.

@@ -137,6 +137,8 @@ class Layer:
     """The tokens of all keys after a cache has joined them; None without a cache."""
     hooks: Sequence[Callable[[AttentionInput], None]] = ()
     """Receive the attention before it is computed."""
+    output_hooks: Sequence[Callable[[int, Tensor], Tensor]] = ()
+    """Change the outputs of heads [B, H, N, V]."""
     has_whole_mask: bool = False
     """Whether a mask alone says what is visible, also in a causal model."""
     has_mask_of_pairs: bool = False
@@ -305,11 +307,18 @@ class Layer:
             mask = mask[..., : k.shape[2]]
         q = self.chain.transform_query(self._prepare_query(q), self.tokens)
         is_causal = self.causal and q.shape[2] > 1
-        return attend_plain(q, k, v, scale=scale, is_causal=is_causal, mask=mask, dropout=dropout)
+        out = attend_plain(q, k, v, scale=scale, is_causal=is_causal, mask=mask, dropout=dropout)
+        return self._pass_output(out)
 
     def attend_call(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, H, N, V] of a call."""
         out, _ = attend(call, self.backend)
+        return self._pass_output(out)
+
+    def _pass_output(self, out: Tensor) -> Tensor:
+        """Pass the outputs of heads [B, H, N, V] through the hooks."""
+        for hook in self.output_hooks:
+            out = hook(self.chain.dims.layer, out)
         return out
 
     def _is_plain(self, q: Tensor, k: Tensor, mask: Tensor | None) -> bool:
@@ -467,7 +476,7 @@ class Equipment(nn.Module, Encoded):
         self.windowed: tuple[bool, ...] = ()  # for each layer; empty if no layer has a window
         self.temperatures: dict[int, Temperature] = {}  # by layer
         self.position_augmentation = PositionAugmentation()
-        self.token_hooks, self.attention_hooks = [], []
+        self.token_hooks, self.attention_hooks, self.output_hooks = [], [], []
         self.arguments: dict[str, Any] = {}  # the arguments of `zoo.equip`, which `zoo.save` writes
 
     def __getitem__(self, name: str) -> nn.Module:
@@ -544,6 +553,7 @@ class Equipment(nn.Module, Encoded):
             self.backend,
             turned,
             hooks=hooks,
+            output_hooks=self.output_hooks,
             has_whole_mask=forward_pass.has_whole_mask,
             has_mask_of_pairs=forward_pass.has_mask_of_pairs,
             temperature=self.temperatures.get(number),

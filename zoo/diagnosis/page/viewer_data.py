@@ -253,11 +253,12 @@ def to_dict(report: Report) -> dict[str, Any]:
     Panels have their kind. Samples and queries are those of the page, with weights encoded as
     bytes. Images are represented by their sizes.
     """
-    found: dict[str, Any] = finite(_convert(thin_report(report)))
+    found: dict[str, Any] = finite(to_plain(thin_report(report)))
     return found
 
 
-def _convert(thing: Any) -> Any:
+def to_plain(thing: Any) -> Any:
+    """Return a report, or a part of one, as plain data."""
     if isinstance(thing, Tensor):
         return (
             _round(thing.detach().double().cpu()) if thing.is_floating_point() else thing.tolist()
@@ -276,14 +277,14 @@ def _convert(thing: Any) -> Any:
                 for name, one in coded.items()
             }
             return (
-                _convert({name: one for name, one in found.items() if name not in coded}) | weights
+                to_plain({name: one for name, one in found.items() if name not in coded}) | weights
             )
         kind = {"kind": type(thing).__name__.lower()} if isinstance(thing, Panel) else {}
-        return kind | _convert(found)
+        return kind | to_plain(found)
     if isinstance(thing, Mapping):
-        return {str(key): _convert(value) for key, value in thing.items()}
+        return {str(key): to_plain(value) for key, value in thing.items()}
     if isinstance(thing, list | tuple):
-        return [_convert(value) for value in thing]
+        return [to_plain(value) for value in thing]
     return thing
 
 

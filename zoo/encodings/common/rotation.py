@@ -22,7 +22,14 @@ from zoo.attention import (
 )
 from zoo.attention.encoding import check_turned_values
 from zoo.encodings.common.frequencies import sum_angles
-from zoo.encodings.common.panels import Panels, drop_padding, frequency_panels, pair_panel
+from zoo.encodings.common.panels import (
+    Panels,
+    drop_padding,
+    frequency_panels,
+    pair_panel,
+    to_cpu,
+    token_spacing,
+)
 from zoo.errors import OptionError
 
 
@@ -185,6 +192,13 @@ class Rotary(Encoding):
     def panels(self, call: AttentionCall) -> Panels:
         wave_vectors = self.wave_vectors(call.keys.pos)
         return () if wave_vectors is None else frequency_panels(wave_vectors, self, call)
+
+    def pair_waves(self, call: AttentionCall) -> Tensor | None:
+        wave_vectors = self.wave_vectors(call.keys.pos)
+        if wave_vectors is None:
+            return None
+        spacing = to_cpu(token_spacing(self, call))
+        return to_cpu(wave_vectors) * spacing[:, None, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:
         """Rotate heads [B, H, N, K] by tables. By default pairs of channels rotate."""
