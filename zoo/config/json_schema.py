@@ -79,6 +79,8 @@ def describe_members(kind: str) -> Schema:
 
 def describe_annotation(annotation: Any) -> Schema:
     """Return the schema of a value that an annotation accepts."""
+    if annotation is Any:
+        return {}
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _describe_marks(arguments[0], arguments[1:])

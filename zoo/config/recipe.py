@@ -50,7 +50,9 @@ class Recipe(Sections):
 
     def plain(self) -> dict[str, Any]:
         """Return the sections as dicts, lists and scalars, which `from_plain` reads back."""
-        return {section: to_plain(getattr(self, section)) for section in SECTIONS}
+        plain = {section: to_plain(getattr(self, section)) for section in SECTIONS}
+        # hashes of recipes without stages stay those of versions that had none
+        return plain if self.stages else {key: plain[key] for key in plain if key != "stages"}
 
     def yaml(self) -> str:
         """Return `plain` as YAML text."""
@@ -67,7 +69,9 @@ class Recipe(Sections):
         """Eight hexadecimal digits that differ between recipes with different options."""
         return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:8]
 
-    def make_issue(self, key: str, problem: str, remedy: str | Message = "") -> ConfigIssue:
+    def make_issue(
+        self, key: str, problem: str | Message, remedy: str | Message = ""
+    ) -> ConfigIssue:
         """Return an issue of a key, located where it or the nearest key above it was given."""
         return ConfigIssue(locate(self.locations, key) or self.name, key, problem, remedy)
 

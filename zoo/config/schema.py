@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from zoo.errors import OptionError
 from zoo.options import Between, Choice, Choices, Count, Matches
-from zoo.options.plain import format_value, join
+from zoo.options.plain import format_value, join, to_plain
 
 MULTIPLE = re.compile(r"\d{1,6}(\.\d{1,6})?x")
 SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
@@ -283,6 +283,24 @@ class PredictOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageOptions:
+    """Keys that change within a training. Weights, optimizer and learning rate go on."""
+
+    from_step: Count
+    """Optimizer steps after which the changes apply."""
+    model: Mapping[str, Any] | None = None
+    """Options of the model that change, as a recipe has them; shapes of weights stay equal."""
+    data: Mapping[str, Any] | None = None
+    """The new length of windows: {length: 1024}. A step keeps its number of tokens."""
+
+    @property
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """What changes, as plain data by section."""
+        sections = {"model": to_plain(self.model), "data": to_plain(self.data)}
+        return {section: options for section, options in sections.items() if options}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sections:
     """The sections of a recipe; `extends` is read before them."""
 
@@ -299,6 +317,8 @@ class Sections:
     evaluate: EvaluateOptions = EvaluateOptions()
     generate: GenerateOptions = GenerateOptions()
     predict: PredictOptions = PredictOptions()
+    stages: tuple[StageOptions, ...] = ()
+    """Keys that change after some steps: [{from_step: 1000, data: {length: 1024}}]."""
 
 
 def parse_length(word: int | str, trained: int, key: str) -> int:

@@ -71,6 +71,10 @@ class DataModule(L.LightningDataModule):
     """True if all processes have as many samples of each training batch."""
     has_full_windows: bool = False
     """True if each token of every window to train on has a target."""
+    has_divisible_windows: bool = False
+    """True if windows are of text that goes on, so that parts of a window are windows."""
+    parts: int = 1
+    """Number of equal parts of each window that are the rows of a batch, in training."""
     windowing: str | None = None
     """Description of how evaluation divides text into windows. None for other data."""
     resizing: str | None = None
@@ -121,7 +125,14 @@ class DataModule(L.LightningDataModule):
         if trainer is not None and trainer.training:
             progress = trainer.fit_loop.epoch_loop.batch_progress
             progress.is_last_batch |= trainer.train_dataloader.epoch_sampler.is_at_end
-        return batch
+        return self.divide_windows(batch)
+
+    def divide_windows(self, batch: Any) -> Any:
+        """Divide the windows of a batch [B, N] into rows [B parts, N / parts]."""
+        if self.parts == 1:
+            return batch
+        rows = [None if one is None else one.reshape(len(one) * self.parts, -1) for one in batch]
+        return type(batch)(*rows)
 
     def test_dataloader(self) -> Iterable[Any]:
         return self._build_device_loader("test")

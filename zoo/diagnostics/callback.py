@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.config.schema import DiagnosticsOptions
+from zoo.data.base import DataModule
 from zoo.diagnostics.capture import LayerAttention, capture_layers, number_layers
 from zoo.diagnostics.head_metrics import list_metrics
 from zoo.errors import OptionError
@@ -283,7 +284,8 @@ class AttentionDiagnostics(L.Callback):
             number_layers(task.model, self.options.layers)
             with _validation_mode(trainer):
                 # the same samples each time, so that curves show the model and not the data
-                batch = next(iter(trainer.datamodule.val_dataloader()))  # type: ignore[attr-defined]
+                data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
+                batch = data.divide_windows(next(iter(data.val_dataloader())))
                 batch = trainer.strategy.batch_to_device(
                     trainer.precision_plugin.convert_input(batch), dataloader_idx=0
                 )

@@ -24,6 +24,7 @@ from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.mixer import Mixer, MixerFactory, make_mixer_factory
 from zoo.config import Recipe
 from zoo.config.schema import ONCE, OURS
+from zoo.config.stages import count_stages, resolve_stage
 from zoo.data.base import DataModule, Datasets
 from zoo.data.spec import IGNORE_INDEX, DataSpec, is_kind_of, list_kinds, name_kinds
 from zoo.errors import OptionError
@@ -62,6 +63,7 @@ class Experiment:
         self.recipe = recipe
         self.datasets, self._spec = datasets, spec
         self._variants: dict[str, DataModule] = {}
+        self._stages: dict[int, Experiment] = {}
 
     @cached_property
     def data(self) -> DataModule:
@@ -122,6 +124,35 @@ class Experiment:
         if key not in self._variants:
             self._variants[key] = self._build_data(options)
         return self._variants[key]
+
+    def at_step(self, step: int) -> Experiment:
+        """Return the experiment of the stage in force after so many steps; see `recipe.stages`.
+
+        Raises:
+            RecipeError: A change of the stage is not possible.
+        """
+        number = count_stages(self.recipe, step) if self.recipe.stages else 0
+        if not number:
+            return self
+        if number not in self._stages:
+            recipe, spec = resolve_stage(self.recipe, step), self.spec
+            if recipe.data.options.get("length") != self.recipe.data.options.get("length"):
+                spec = spec.with_size((recipe.data.options["length"],))
+            self._stages[number] = Experiment(recipe, spec, self.datasets)
+        return self._stages[number]
+
+    @property
+    def longest_stage(self) -> Experiment:
+        """The experiment of the stage with the longest samples, the first of several."""
+        if not self.recipe.stages:
+            return self
+        steps = [0, *(stage.from_step for stage in self.recipe.stages)]
+        return max(map(self.at_step, steps), key=lambda one: one.spec.size)
+
+    @property
+    def training_data(self) -> DataModule:
+        """The data to train on: windows of the longest stage, which the others divide."""
+        return self.longest_stage.data
 
     def _build_data(self, changes: Mapping[str, Any]) -> DataModule:
         data = build_data(self.recipe, **changes)

@@ -30,6 +30,7 @@ from zoo.run.callbacks.manifest import END, CostTracker, StartManifest, measure_
 from zoo.run.callbacks.nan_guard import FiniteGuard
 from zoo.run.callbacks.profile import StepProfile
 from zoo.run.callbacks.progress import EvaluationProgress, TrainingProgress
+from zoo.run.callbacks.stage_changes import StageChanges
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.init_from import TransferReport
 from zoo.run.machine import check_denormals, count_cores, find_peak_flops, use_float32_matmul
@@ -357,7 +358,7 @@ def train(
     experiment: Experiment, start: Start, processes: Processes, *, is_tested: bool
 ) -> FitResult:
     """Train, then test the best checkpoint if asked."""
-    recipe, data, trainer = experiment.recipe, experiment.data, experiment.trainer
+    recipe, data, trainer = experiment.recipe, experiment.training_data, experiment.trainer
     if is_tested and processes.count > 1:
         processes.run_on_rank_zero(partial(check_test_split, data, trainer))
     # before anything is built: initial weights and sample order follow from the seed
@@ -372,10 +373,14 @@ def train(
     )
     storage = SealedCheckpointIO(background=recipe.trainer.async_checkpoint)
     checkpoints = Checkpoints(start.run, recipe, storage, task, processes)
+    stages = StageChanges(experiment) if recipe.stages else None
+    if stages is not None:
+        stages.begin(task, start.step)
     signals, costs = StopOnSignal(processes, checkpoints), CostTracker()
 
     trainer.strategy.checkpoint_io = storage
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks += [] if stages is None else [stages]
     callbacks += _build_callbacks(experiment, task, checkpoints, [costs, signals])
     if processes.first:
         trainer.loggers = loggers.build_loggers(recipe, start.run, keep_until=start.step)
@@ -403,6 +408,11 @@ def train(
             return result
         # the best checkpoint is on the disk by now, in all processes: on_train_end waits for it
         best = checkpoint.locate(start.run)
+        if stages is not None:
+            # the best weights may be of an earlier stage than the last ones
+            step = checkpoint.read(best)["global_step"]
+            stages.begin(task, step)
+            data = experiment.at_step(step).data
         trainer.test(task, datamodule=data, ckpt_path=best, weights_only=True, verbose=False)
 
     metrics = {

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.config import from_plain
+from zoo.config.stages import resolve_stage
 from zoo.errors import CheckpointError, OptionError
 from zoo.run import checkpoint
 from zoo.run.build import Experiment, build_model
@@ -101,6 +102,7 @@ def _read_source(path: Path) -> tuple[Source, str]:
     content = checkpoint.read(path)
     metadata = content["zoo"]
     stored = from_plain(metadata["recipe"], origin=str(path), name=metadata["name"])
+    stored = resolve_stage(stored, content.get("global_step", 0))
     spec = checkpoint.read_spec(content, path)
     weights = {key.removeprefix(PREFIX): value for key, value in content["state_dict"].items()}
     try:

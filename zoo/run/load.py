@@ -11,6 +11,7 @@ from torch import nn
 from zoo import config
 from zoo.config import Overrides, Recipe
 from zoo.config.overrides import Change, Edit, list_edits
+from zoo.config.stages import resolve_stage
 from zoo.data.base import Datasets
 from zoo.errors import (
     CheckpointError,
@@ -204,6 +205,11 @@ def read_recipe(content: Mapping[str, Any], path: Path, overrides: Overrides = (
     origin, name = str(path), metadata["name"]
     try:
         stored = _keep_process_batch(content)
+        if stored.get("stages"):
+            # the weights are those of the stage in which they were saved
+            whole = config.from_plain(stored, origin=origin, name=name)
+            stored = resolve_stage(whole, content.get("global_step", 0)).plain()
+            stored.pop("stages", None)
         return config.from_plain(stored, overrides, origin=origin, name=name)
     except RecipeError:
         # whose issue is it: the checkpoint's or an override's?

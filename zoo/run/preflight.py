@@ -22,14 +22,18 @@ from zoo.attention.layer import AttentionInput, SelfAttention, find_encoded
 from zoo.attention.mixer import Mixer
 from zoo.attention.tokens import Tokens
 from zoo.config import Recipe
+from zoo.config.stages import LENGTH
 from zoo.data.base import Datasets
 from zoo.data.spec import DataSpec
 from zoo.diagnostics import capture
-from zoo.errors import ConfigIssue, DataError, OptionError, RecipeError
+from zoo.encodings.common.scaling import NEEDS_ORIGINAL, Scaling
+from zoo.errors import ConfigIssue, DataError, Message, OptionError, RecipeError, Setting
 from zoo.models.transformer import enable_activation_checkpointing, find_transformers
 from zoo.models.vit import ViT
+from zoo.options.plain import join
 from zoo.run import conditions
 from zoo.run.build import Experiment, find_reader, silence_libraries
+from zoo.run.callbacks.stage_changes import explain_difference
 from zoo.tasks.base import Task
 
 UNBOUNDED = 2.0**20
@@ -98,6 +102,8 @@ def check(experiment: Experiment, *, is_trained: bool = True) -> list[ConfigIssu
         for error in unmet:
             issues.add("evaluate", error)
     issues.found += _check_trainer(experiment)
+    if is_trained and recipe.stages and not issues.found:
+        issues.found += _check_stages(experiment)
     # wrong keys are reported first: they can be corrected without the data
     if issues.missing_data and not issues.found:
         raise issues.missing_data[0]
@@ -118,6 +124,82 @@ def check_data(experiment: Experiment, splits: Sequence[str]) -> None:
     except OptionError as error:
         issue = experiment.recipe.make_issue(f"data.{error.key}", str(error))
         raise RecipeError(issue) from None
+
+
+def _check_stages(experiment: Experiment) -> Iterator[ConfigIssue]:
+    """Yield why a stage cannot follow the one before."""
+    recipe, steps = experiment.recipe, [0]
+    if recipe.trainer.strategy == "fsdp":
+        message = "a stage needs all weights in each process, and fsdp shards them"
+        yield recipe.make_issue("stages", message, "choose strategy ddp, or leave stages out")
+        return
+    for number, stage in enumerate(recipe.stages):
+        key, step = f"stages.{number}", stage.from_step
+        issues: list[tuple[str, str | Message, str | Message]] = []
+        if not stage.changes:
+            issues.append(("", "the stage changes nothing", "give it model or data"))
+        if step <= steps[-1]:
+            issues.append(("from_step", f"{step} is not after {steps[-1]}", "sort the stages"))
+        if recipe.trainer.max_steps is not None and step >= recipe.trainer.max_steps:
+            message = f"step {step:,} comes after training, max_steps {recipe.trainer.max_steps:,}"
+            issues.append(("from_step", message, "choose an earlier step"))
+        steps.append(step)
+        try:
+            if not issues:
+                issues += _check_stage(experiment, step)
+        except RecipeError as error:
+            found = ((one.key, one.problem, one.remedy) for one in error.issues)
+            issues += found
+        for word, problem, remedy in issues:
+            yield recipe.make_issue(join(key, word) if word else key, problem, remedy)
+        if issues:
+            # later stages are made of this one
+            return
+    longest = experiment.longest_stage.spec.size[0]
+    for number, stage in enumerate(recipe.stages):
+        length = experiment.at_step(stage.from_step).spec.size[0]
+        for one in (experiment.spec.size[0], length):
+            if longest % one:
+                message = f"windows of {longest} tokens have no equal parts of {one}"
+                key = f"stages.{number}.{LENGTH}"
+                yield recipe.make_issue(key, message, f"choose divisors of {longest}")
+                return
+
+
+def _check_stage(
+    experiment: Experiment, step: int
+) -> Iterator[tuple[str, str | Message, str | Message]]:
+    """Yield key, problem and remedy of a stage, whose recipe has been resolved.
+
+    Raises:
+        RecipeError: Its recipe is wrong by itself.
+    """
+    staged = experiment.at_step(step)
+    if found := check(staged):
+        raise RecipeError(*found)
+    if difference := explain_difference(experiment.meta_model, staged.meta_model):
+        remedy = Message("start a new run from the weights with ", Setting("init_from"))
+        yield "model", f"{difference}: weights cannot change their shape within a run", remedy
+    if experiment.spec.size == staged.spec.size:
+        return
+    if not experiment.data.has_divisible_windows:
+        message = f"samples of data {experiment.recipe.data.name} cannot be divided"
+        hint = "leave it out, or train on text without streams"
+        yield LENGTH, message, Message(hint)
+    if named := [*_list_without_original(staged.meta_model)]:
+        message = f"the length changes, and {named[0]} takes its training length from it"
+        yield "model.encoding", message, Message("give scaling.original")
+
+
+def _list_without_original(model: nn.Module) -> Iterator[str]:
+    """Yield rules that read the training length of a model, because they are not given one."""
+    for part in find_encoded(model):
+        for link in list_links(part.chains):
+            scaling = getattr(link, "scaling", None)
+            if not isinstance(scaling, Scaling) or scaling.rule not in NEEDS_ORIGINAL:
+                continue
+            if scaling.original is None:
+                yield f"scaling {scaling.rule}"
 
 
 class IssueCollector:

@@ -110,6 +110,7 @@ class CausalLM(Task):
         """Clear the memory, and the counts of a loop that was interrupted."""
         self.memories["val"].forget()
         self.val_metrics.reset()
+        self.val_metrics.widen(self.spec.size[0])
         self.chosen_metrics["val"].reset()
 
     def validation_step(self, batch: TextBatch, batch_idx: int) -> None:

@@ -91,6 +91,7 @@ class MaskedLM(Task):
     def on_validation_epoch_start(self) -> None:
         """Clear the counts."""
         self.val_metrics.reset()
+        self.val_metrics.widen(self.spec.size[0])
         self.chosen_metrics["val"].reset()
 
     def on_test_epoch_start(self) -> None:

@@ -100,6 +100,10 @@ class CorpusSource(DataModule):
     def has_full_windows(self) -> bool:  # type: ignore[override]
         return not self.window.documents
 
+    @property
+    def has_divisible_windows(self) -> bool:  # type: ignore[override]
+        return not self.window.streams
+
     def adopt_spec(self, spec: DataSpec) -> None:
         if not isinstance(spec, TextSpec):
             raise OptionError("", "the model was not trained on text")

@@ -126,7 +126,9 @@ class Checkpoints(L.Callback):
         # it
         rng_state = self._before_validation if self._is_validating else get_random_state()
         data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
-        checkpoint["zoo"] = checkpoints.build_metadata(self.recipe, data.spec)
+        # the data of a training with stages have the windows of the longest one
+        spec = pl_module.spec if self.recipe.stages else data.spec
+        checkpoint["zoo"] = checkpoints.build_metadata(self.recipe, spec)
         checkpoint["num_threads"] = torch.get_num_threads()
         # Lightning saves one file for all processes, so each has to contribute its state
         checkpoint["rng_states"] = self.processes.all_gather(rng_state)
