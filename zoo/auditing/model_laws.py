@@ -36,7 +36,7 @@ from zoo.auditing.subject import (
     without_dropout,
 )
 
-WIDEST = 1024  # tokens of a window that is measured first
+WIDEST = 256  # tokens of a window that is measured first
 LARGEST_WINDOW = 4096  # tokens of a window that is measured where a copy breaks the law
 INFLUENCE = 1e-9  # relative gradient by which a token sees another one
 

@@ -341,6 +341,8 @@ def ask_shift(auditor: Auditor) -> LawFinding:
             raise NotAskedError(describe_refusal(refusal)) from refusal
         if error > find_bound(comparison):
             raise NotAskedError(f"positions are not relative: a shift by {shift} changes logits")
+    if auditor.double is not None and changes_evenly(auditor.double, ids):
+        raise NotAskedError("positions are not relative: logits change evenly with the shift")
     finding = auditor.compare(compare_shift(subject), find_bound)
     if finding.is_broken and finding.comparison is not None:
         bad = finding.comparison.since or 0
@@ -553,6 +555,24 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
         time.perf_counter() - start,
         figures,
     )
+
+
+def changes_evenly(subject: AuditSubject, ids: Tensor) -> bool:
+    """Return whether small shifts change logits in proportion, as a scale by position does.
+
+    Rounding changes them by chance, and a fault at far positions not at all.
+
+    Args:
+        subject: The subject in float64.
+        ids: Token ids [1, N].
+    """
+    changes = []
+    for shift in (1, 3):
+        comparison = shift_text(ids, shift)
+        change = comparison.tested(subject) - comparison.reference(subject)
+        changes.append(change.double().flatten() / shift)
+    size = max(float(one.norm()) for one in changes)
+    return size > 0 and float((changes[1] - changes[0]).norm()) < 0.1 * size
 
 
 def check_logits(subject: AuditSubject) -> None:

@@ -50,7 +50,7 @@ class _ScoreRecorder(TorchFunctionMode):
             given = dict(zip(("query", "key"), args, strict=False)) | dict(kwargs)
             self._keep(given["query"], given["key"])
         elif name in PRODUCTS and isinstance(output, Tensor):
-            operands = _read_operands(name, args, output)
+            operands = _read_operands(name, (*args, *kwargs.values()), output)
             if operands is not None:
                 self._products = [*self._products, (*operands, output.shape)][-REMEMBERED:]
         elif name in ("softmax", "_softmax") and args and isinstance(args[0], Tensor):
@@ -72,7 +72,8 @@ def _read_operands(name: str, args: Any, output: Tensor) -> tuple[Tensor, Tensor
     """Return the queries [..., N, K] and keys [..., M, K] of a product [..., N, M]."""
     if name == "einsum":
         return _read_einsum(args)
-    q, k = (args[1], args[2]) if name == "baddbmm" else (args[0], args[1])
+    # Keywords stand in the order of the call, after what is added to the product in baddbmm.
+    q, k = [one for one in args if isinstance(one, Tensor)][1 if name == "baddbmm" else 0 :][:2]
     if output.dim() < 3 or q.dim() != output.dim() or k.dim() != output.dim():
         return None
     return q, k.transpose(-1, -2)
