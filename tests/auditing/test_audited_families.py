@@ -6,6 +6,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import zoo
+from zoo.auditing.comparisons import LENGTH
+from zoo.auditing.model_subjects import make_subject
+from zoo.auditing.run_laws import Auditor, changes_evenly
 
 
 class ForgetfulConfig(LlamaConfig):
@@ -133,3 +136,27 @@ def test_wide_windows_are_asked_in_a_copy():
     report = zoo.audit(model, laws=["window"])
     assert report.results[0].status == "kept"
     assert any("in a copy with 16 tokens" in note for note in report.notes)
+
+
+def test_a_scale_that_grows_with_the_position_is_told_from_rounding():
+    few = {"num_experts": 4, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+    kinds = ["sliding_attention", "full_attention"]
+    models = (planted.build_decoder("beam", layer_types=kinds, **few), planted.build_decoder())
+    found = []
+    for model in models:
+        auditor = Auditor(make_subject(model))
+        with torch.no_grad():
+            found.append(changes_evenly(auditor.double, auditor.subject.draw_ids(1, LENGTH)))
+    assert found == [True, False]
+
+
+def test_products_by_keyword_are_scores_of_attention():
+    # its heads are a part of the batch in the product, and not in the softmax
+    report = zoo.audit(planted.build_decoder("bloom", "eager"), laws=["left_padding", "cache"])
+    assert [result.status for result in report.results] == ["kept", "kept"], str(report)
+
+
+def test_embeddings_that_are_scaled_in_place_have_gradients():
+    model = planted.build_decoder("ctrl", dff=64)
+    (result,) = zoo.audit(model, laws=["packing"]).results
+    assert result.status == "kept", result.remark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,7 +39,7 @@ from zoo.auditing.subject import (
 
 WIDEST = 256  # tokens of a window that is measured first
 LARGEST_WINDOW = 4096  # tokens of a window that is measured where a copy breaks the law
-INFLUENCE = 1e-9  # relative gradient by which a token sees another one
+INFLUENCE = 1e-30  # relative gradient by which a token sees another one; hidden ones have 0
 
 
 @contextmanager
@@ -481,6 +482,8 @@ def compare_reference(subject: AuditSubject, twin: AuditSubject) -> Iterator[Mod
 def measure_half_precision(subject: AuditSubject) -> tuple[float, float, int]:
     """Return the error of a bfloat16 copy near position 0 and far from it, and that position.
 
+    It is the median over tokens, since the choice of another expert changes single ones.
+
     Raises:
         NotAskedError: There are no far positions, or they are not relative.
     """
@@ -501,7 +504,12 @@ def measure_half_precision(subject: AuditSubject) -> tuple[float, float, int]:
     for start in (0, far):
         positions = make_positions(ids, start)
         logits = subject.logits(ids, positions=positions)
-        errors.append(measure_error(low.logits(ids, positions=positions), logits))
+        rounded = low.logits(ids, positions=positions)
+        errors.append(
+            statistics.median(
+                measure_error(rounded[:, token], logits[:, token]) for token in range(LENGTH)
+            )
+        )
     return errors[0], errors[1], far
 
 

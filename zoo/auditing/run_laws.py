@@ -71,6 +71,8 @@ LOWEST = 1e-5  # bound of a model that rounds less than float32 usually does
 LARGEST = 2.0**13  # rounding of a pass, in units of the dtype's resolution
 EXACT = 1e-6  # bound in float64; models compute angles and softmax in float32
 ANGLES = 16 * 2.0**-24  # error by rounded angles in float32, for each position
+USUAL = 2.0**-18  # rounding of a pass of most models in float32
+MOST_SENSITIVE = 4  # by how much more rounded angles may change a model that rounds more
 
 
 @dataclass
@@ -161,6 +163,11 @@ class Auditor:
             # Experts chosen otherwise, or a model that computes something else in float64.
             self.notes.append(f"float64 changes logits by {error:.1e}, more than by rounding")
         return 16 * eps
+
+    @property
+    def angles(self) -> float:
+        """Error by rounded angles for each position; large scores let it grow, as all rounding."""
+        return ANGLES * min(max(self.rounding / USUAL, 1), MOST_SENSITIVE)
 
     @cached_property
     def rows_touch(self) -> bool:
@@ -330,7 +337,7 @@ def ask_shift(auditor: Auditor) -> LawFinding:
     ids = subject.draw_ids(1, LENGTH)
 
     def find_bound(comparison: ModelComparison) -> float:
-        return auditor.bound + ANGLES * ((comparison.since or 0) + LENGTH)
+        return auditor.bound + auditor.angles * ((comparison.since or 0) + LENGTH)
 
     # Tables and scales by position are no fault.
     for shift in (1, 3):
@@ -544,7 +551,7 @@ def audit_subject(subject: AuditSubject, laws: Sequence[str] | None = None) -> A
         for finding in auditor.findings.values():
             adopt_explanation(auditor, finding, ("window", "cache", "future"))
         figures = measure_figures(
-            auditor.subject, auditor.twin, auditor.bound, ANGLES, set(auditor.findings)
+            auditor.subject, auditor.twin, auditor.bound, auditor.angles, set(auditor.findings)
         )
     results = [describe(result, auditor.findings.get(result.law)) for result in results]
     return AuditReport(

@@ -55,8 +55,7 @@ class _ScoreRecorder(TorchFunctionMode):
                 self._products = [*self._products, (*operands, output.shape)][-REMEMBERED:]
         elif name in ("softmax", "_softmax") and args and isinstance(args[0], Tensor):
             for q, k, shape in reversed(self._products):
-                # An attention sink adds a column to the scores.
-                if shape[:-1] == args[0].shape[:-1] and args[0].shape[-1] - shape[-1] in (0, 1):
+                if _reads_scores(args[0].shape, shape):
                     self._keep(q, k)
                     break
             self._products.clear()
@@ -66,6 +65,17 @@ class _ScoreRecorder(TorchFunctionMode):
         if self.current and q.dim() >= 3 and q.shape[-1] == k.shape[-1]:
             heads = [one.detach().reshape(-1, *one.shape[-3:]) for one in (q, k)]
             self.calls.append(ScoreCall(self.current[-1], *heads))
+
+
+def _reads_scores(shape: torch.Size, scores: torch.Size) -> bool:
+    """Return whether what a softmax reads may be scores, whose texts and heads may be joined."""
+    # An attention sink adds a column to the scores.
+    has_columns = shape[-1] - scores[-1] in (0, 1)
+    return (
+        has_columns
+        and shape[-2:-1] == scores[-2:-1]
+        and (shape[:-2].numel() == scores[:-2].numel())
+    )
 
 
 def _read_operands(name: str, args: Any, output: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -137,7 +137,8 @@ def leaf_embeddings(subject: AuditSubject) -> Iterator[list[Tensor]]:
             return None
         tables[:] = [module]
         states.append(output.detach().requires_grad_(True))
-        return states[-1]
+        # A leaf itself cannot be scaled in place.
+        return states[-1].clone()
 
     with ExitStack() as stack:
         for module in embeddings:
