@@ -12,14 +12,16 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from zoo.auditing.model_folder import SIZES as SMALL
+from zoo.auditing.model_folder import build_random
+
 LARGEST = 3e7  # parameters of a model that is small
 TEXT = 24  # tokens of a text that the model must read
 SIZES = {
+    **SMALL,
     "vocab_size": 128,
-    "hidden_size": 64,
     "intermediate_size": 64,
     "num_hidden_layers": 4,
-    "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
     "max_position_embeddings": 512,
@@ -29,13 +31,6 @@ SIZES = {
     "cls_token_id": 1,
     "sep_token_id": 2,
     "initializer_range": 0.2,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "n_group": 1,
-    "topk_group": 1,
     "q_lora_rank": 32,
     "kv_lora_rank": 16,
     "qk_rope_head_dim": 8,
@@ -45,7 +40,6 @@ SIZES = {
     "mamba_n_heads": 4,
     "ssm_state_size": 16,
     "vocab_size_per_layer_input": 128,
-    "hidden_size_per_layer_input": 16,
     "index_topk": 8,
     "embedding_size": 64,
     "dim": 64,
@@ -161,16 +155,10 @@ def _build(config: Any, kind: str) -> Any:
     """Build a model that reads a text.
 
     Raises:
-        ValueError: It is too large.
+        OptionError: It is too large.
     """
     masked, causal = transformers.AutoModelForMaskedLM, transformers.AutoModelForCausalLM
-    make: Any = masked if kind == "encoder" else causal
-    with torch.device("meta"):
-        count = sum(parameter.numel() for parameter in make.from_config(config).parameters())
-    if count > LARGEST:
-        raise ValueError(f"{count:,} parameters")
-    torch.manual_seed(0)
-    model = make.from_config(config).float().eval()
+    model = build_random(masked if kind == "encoder" else causal, config, LARGEST)
     with torch.no_grad():
         model(input_ids=torch.arange(3, 3 + TEXT)[None])
     return model

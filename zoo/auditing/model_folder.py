@@ -191,18 +191,14 @@ def build_small(config: Any, dtype: Any = None) -> nn.Module:
     Raises:
         OptionError: The class cannot be built so small.
     """
-    import torch
+    # not before: folders are checked without torch
+    from zoo.integrations.evaluating import stir
 
     try:
         small = shrink(config)
-        model_class = find_model_class(small)
-        if type(small) not in model_class._model_mapping:
-            raise OptionError("", "it is a part of other models, and no model of tokens")
-        _check_size(model_class, small)
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(0)
-            model = model_class.from_config(small, dtype=torch.float32)
-            _stir(model)
+        model = build_random(find_model_class(small), small)
+        stir(model)
+        _widen(model)
     # Configurations and models of a library fail in many ways, with errors of its own classes.
     except Exception as error:
         lines = str(error).strip().splitlines()
@@ -217,11 +213,33 @@ def build_small(config: Any, dtype: Any = None) -> nn.Module:
     return model.eval()
 
 
-def _check_size(model_class: Any, config: Any) -> None:
+def build_random(model_class: Any, config: Any, largest: float = LARGEST) -> nn.Module:
+    """Build a model with random weights in float32, the same ones each time.
+
+    Args:
+        model_class: An automatic class of transformers.
+        config: Its configuration.
+        largest: Number of parameters that it may have.
+
+    Raises:
+        OptionError: The class has no such model, or it is too large.
+    """
+    import torch
+
+    if type(config) not in model_class._model_mapping:
+        raise OptionError("", "it is a part of other models, and no model of tokens")
+    _check_size(model_class, config, largest)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model: nn.Module = model_class.from_config(config, dtype=torch.float32)
+    return model.eval()
+
+
+def _check_size(model_class: Any, config: Any, largest: float) -> None:
     """Check the number of parameters before any of them is allocated.
 
     Raises:
-        OptionError: It is too large for an audit.
+        OptionError: It is too large.
     """
     import torch
 
@@ -232,21 +250,17 @@ def _check_size(model_class: Any, config: Any) -> None:
     except Exception:
         return
     count = sum(parameter.numel() for parameter in model.parameters())
-    if count > LARGEST:
+    if count > largest:
         raise OptionError("", f"{count:,} parameters are left, most of them in parts without text")
 
 
-def _stir(model: nn.Module) -> None:
-    """Move vectors of fresh weights off 0 and 1, which hide where they act."""
+def _widen(model: nn.Module) -> None:
+    """Enlarge fresh matrices, which would make attention a mean over all tokens."""
     import torch
 
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() <= 1:
-                parameter.mul_(1 + 0.2 * torch.rand_like(parameter) - 0.1)
-                parameter.add_(0.1 * torch.rand_like(parameter) - 0.05)
-            else:
-                # Small initial weights would make attention a mean over all tokens.
+            if parameter.dim() > 1:
                 fan_in = parameter[0].numel()
                 spread = float(parameter.std().clamp(min=1e-9))
                 parameter.mul_(min(fan_in**-0.5 * 1.5 / spread, 20.0))

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from zoo.attention.chain import make_factory
-from zoo.attention.encoding import Dims
 from zoo.auditing.model_subjects import replace_model
 from zoo.auditing.score_calls import ScoreCall, find_scoring, holding, keeping, record_scores
 from zoo.auditing.subject import AuditSubject, NotAskedError
@@ -23,6 +21,8 @@ from zoo.integrations.own_rotation import (
     OF_AXES,
     PLACES,
     OwnRotation,
+    are_same_frequencies,
+    compute_rope,
     fit_rotation,
     keep_rotary,
     to_pairs,
@@ -35,7 +35,6 @@ from zoo.integrations.rope_parameters import (
     read_rope_parameters,
 )
 from zoo.integrations.structure import Observer, RotaryModule, neutralized
-from zoo.options import Choice
 
 POSITIONS = 2**17  # positions whose angles are compared, or more if the model has more
 COUNT = 24  # tokens of the text in which the rotary modules are found
@@ -219,11 +218,7 @@ class ConfiguredRotation:
         if self.kind in FIXED_LENGTH and "scaling" in options:
             scaling = options["scaling"]
             options["scaling"] = {**scaling, "length": self.count or scaling["original"]}
-        like = torch.zeros(1, 1, 1, dtype=torch.float64)
-        rope: Any = make_factory(Choice("rope", options))(
-            Dims(2 * self.pairs, 1, length=self.length)
-        )
-        return rope.wave_vectors(like).flatten(), float(rope.compute_rotation(like)[0].max())
+        return compute_rope(options, 2 * self.pairs, self.length)
 
 
 def read_entries(config: Any) -> list[Mapping[str, Any]]:
@@ -259,7 +254,7 @@ def read_configured(
     choices = [ConfiguredRotation(one, length, len(measured)) for one in read_entries(config)]
     for choice in choices:
         try:
-            if _is_same(measured, choice.compute()[0]):
+            if are_same_frequencies(measured, choice.compute()[0]):
                 return choice
         except OptionError:
             continue
@@ -418,7 +413,7 @@ def check_call(
             cause, explanation = _explain(measured[0], configured, tables, since, config)
             if twin is not None and explanation in ("base", "exponents", "factor", "frequencies"):
                 others = measure_frequencies(call, twin.model)[0]
-                if _is_same(measured[0], others):
+                if are_same_frequencies(measured[0], others):
                     cause = (
                         f"{cause}; the installed class {type(twin.model).__name__} does the same"
                     )
@@ -478,13 +473,6 @@ def _expect(
     return measured
 
 
-def _is_same(first: Tensor, second: Tensor, tolerance: float = 1e-5) -> bool:
-    """Return whether measured frequencies equal others but for rounding."""
-    return first.shape == second.shape and bool(
-        ((first - second).abs() <= tolerance * second.abs() + tolerance / 1e3).all()
-    )
-
-
 def _is_still(table: Tensor) -> bool:
     return bool((table.angle().abs() < 1e-6).all())
 
@@ -520,7 +508,7 @@ def _explain(
         if torch.allclose(table, repeated, atol=1e-3):
             return f"the angles repeat after {since:,} positions", "table_wraps"
     for explanation, cause, candidate in list_hypotheses(configured, frequencies, measured, config):
-        if _is_same(measured, candidate, tables.noise / 2):
+        if are_same_frequencies(measured, candidate, tables.noise / 2):
             return cause, explanation
     if since <= FAR[-1]:
         ratio = measured / frequencies
@@ -849,7 +837,7 @@ def check_cast(call: RotaryCall, subject: AuditSubject) -> str | None:
         return None
     half = copy.deepcopy(subject.model).to(torch.bfloat16)
     before, after = (measure_frequencies(call, model)[0] for model in (subject.model, half))
-    if _is_same(after, before, 1e-4):
+    if are_same_frequencies(after, before, 1e-4):
         return None
     return ".to(bfloat16) rounds the frequencies; load the model with dtype=torch.bfloat16 instead"
 

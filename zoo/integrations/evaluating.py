@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -22,11 +22,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@contextmanager
-def stirred(model: nn.Module) -> Iterator[None]:
-    """Move the vectors among a model's weights off their values for a while.
+def stir(model: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
+    """Move the vectors among a model's weights off their values.
 
     Fresh weights of norms are 1 and biases are 0, which hides where they act.
+
+    Returns:
+        The vectors with their former values.
     """
     draw = torch.Generator("cpu").manual_seed(0)
     original = []
@@ -36,6 +38,13 @@ def stirred(model: nn.Module) -> Iterator[None]:
             factor, shift = noise.to(parameter)
             original.append((parameter, parameter.data))
             parameter.data = parameter.data * (1 + 0.6 * factor) + 0.2 * shift
+    return original
+
+
+@contextmanager
+def stirred(model: nn.Module) -> Iterator[None]:
+    """Move the vectors among a model's weights off their values for a while."""
+    original = stir(model)
     try:
         yield
     finally:

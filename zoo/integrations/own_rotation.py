@@ -58,7 +58,7 @@ class OwnRotation:
             and self.channels == other.channels
             and self.axes == other.axes
             and abs(self.factor - other.factor) <= CLOSE
-            and torch.allclose(self.frequencies, other.frequencies, rtol=CLOSE, atol=1e-9)
+            and are_same_frequencies(self.frequencies, other.frequencies)
         )
 
     def translate(self, parameters: Mapping[str, Any], length: int) -> dict[str, Any] | None:
@@ -72,20 +72,36 @@ class OwnRotation:
             ignored = (*OF_ATTENTION, *(OF_AXES if self.axes else ()))
             entries = {key: one for key, one in parameters.items() if key not in ignored}
             options = read_rope_parameters(entries, length)
-            like = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
-            rope: Any = make_factory(Choice("rope", options))(
-                Dims(self.channels.width, 1, length=length)
-            )
+            frequencies, factor = compute_rope(options, self.channels.width, length)
         except OptionError:
             return None
-        # An entry that the model does not follow shows in the frequencies, or in the factor, which
-        # is cos at position 0.
-        frequencies, factor = (
-            rope.wave_vectors(like).flatten(),
-            rope.compute_rotation(like)[0].max(),
-        )
-        is_equal = torch.allclose(frequencies, self.frequencies, rtol=CLOSE, atol=1e-9)
+        # An entry that the model does not follow shows in the frequencies, or in the factor.
+        is_equal = are_same_frequencies(frequencies, self.frequencies)
         return options if is_equal and abs(factor - self.factor) <= CLOSE else None
+
+
+def compute_rope(options: Mapping[str, Any], width: int, length: int) -> tuple[Tensor, float]:
+    """Return the frequencies of `rope`, radians per token [width/2], and its factor.
+
+    Args:
+        options: Options of `rope`.
+        width: Number of channels that turn.
+        length: Training length in tokens, which some rules of scaling read.
+
+    Raises:
+        OptionError: `rope` refuses the options.
+    """
+    rope: Any = make_factory(Choice("rope", {**options}))(Dims(width, 1, length=length))
+    like = torch.zeros(1, 1, 1, dtype=torch.float64, device="cpu")
+    # The factor is cos at position 0.
+    return rope.wave_vectors(like).flatten(), float(rope.compute_rotation(like)[0].max())
+
+
+def are_same_frequencies(first: Tensor, second: Tensor, tolerance: float = CLOSE) -> bool:
+    """Return whether frequencies [pairs], radians per token, are equal but for rounding."""
+    return first.shape == second.shape and torch.allclose(
+        first, second, rtol=tolerance, atol=tolerance / 1e4
+    )
 
 
 @dataclass(frozen=True)
