@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -49,7 +51,9 @@ model:
 - A state cannot go back to fewer tokens, so no cache of zoo has a `crop`, and `generate` of an
   exported folder refuses assistants, prompt lookup and contrastive search.
 - A diagnosis shows the layers with attention, and `linear`, whose sums are those of weights of
-  pairs. Other mixers have no weights, and no map is drawn for them.
+  pairs. Other mixers have no weights, and no map is drawn for them: the page and TensorBoard
+  (`state/LAYER/...`) show the norm of the state, and of `gated_delta` the decay and the span of
+  each head. A model in which no layer has weights cannot be diagnosed.
 - Exports as an architecture of transformers refuse mixers by name. `to=hf` takes every mixer;
   graphs for ONNX and torch.export take those whose facts say so.
 
@@ -65,13 +69,34 @@ how.
 """
 
 
+SPEED = """## Time and memory
+
+One causal layer on a text, forward and backward, on one thread of an AMD EPYC with other work on
+the machine: D 256, 4 heads, float32, medians of {rounds} rounds in which the layers take turns
+(torch {torch}, `python docs/build/record_mixers.py`). A ratio is the layer's time by that of softmax
+attention in the same round. Memory is what a pass holds at most.
+
+| tokens | layer | milliseconds | ratio | MiB |
+|---|---|---|---|---|"""
+
+
+def write_speed() -> Iterator[str]:
+    """Yield the lines about recorded time and memory."""
+    record = json.loads(Path(__file__).with_name("mixers_speed.json").read_text("utf-8"))
+    yield SPEED.format(rounds=record["rounds"], torch=record["torch"])
+    for row in record["rows"]:
+        numbers = f"{row['milliseconds']:.0f} | {row['ratio']:.2f} | {row['mib']:.1f}"
+        yield f"| {row['tokens']:,} | {row['layer']} | {numbers} |"
+    yield ""
+
+
 def write_mixers_page() -> str:
     """Return the page of all mixers."""
     users = list_mixer_users()
     sections = [
         "\n".join(_describe(name, users.get(name, []))) for name in registry.names("mixers")
     ]
-    return "\n".join([INTRODUCTION, *sections])
+    return "\n".join([INTRODUCTION, *write_speed(), *sections])
 
 
 def _describe(name: str, recipes: list[str]) -> Iterator[str]:

@@ -130,6 +130,22 @@ class Mixer(nn.Module):
         """
         raise NotImplementedError
 
+    def measure_state(self, stream: MixerStream, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Measure what a diagnosis shows of a layer without weights.
+
+        Args:
+            stream: The tokens that have led to the state, and none before them.
+            state: The state after the last token, by name.
+
+        Returns:
+            Values [heads] by name of the measure; one value where the layer has no heads.
+        """
+        return {
+            "norm of the state": torch.stack(
+                [value.float().square().mean().sqrt() for value in state.values()]
+            ).mean(0, keepdim=True)
+        }
+
     def plan(self, tokens: Tokens, chain: Chain, device: str) -> tuple[str, str]:
         """Return what computes this layer on a device type, and the reason, as attention does."""
         return self.name, "a state in place of attention"

@@ -37,6 +37,7 @@ from zoo.diagnosis.report import (
 from zoo.diagnosis.trained_run import load_runs
 from zoo.diagnostics.capture import capture_layers, number_layers
 from zoo.diagnostics.encoding_panels import draw_encodings
+from zoo.diagnostics.layer_states import draw_states
 from zoo.diagnostics.position_ablation import CHANGES, Change
 from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import (
@@ -223,6 +224,7 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
     measures = _measure_attention(subject, measured, seen, options)
     samples = subject.describe_samples(seen)
     panels = draw_encodings(subject.model, inputs, seen.layers, layout.grid)
+    panels += draw_states(subject.model, inputs)
     with subject.locate_errors("data"):
         changes = CHANGES if options.controls else {}
         tests = tuple(subject.run_controls(changes, options.limit))

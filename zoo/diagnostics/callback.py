@@ -22,6 +22,7 @@ from zoo.config.schema import DiagnosticsOptions
 from zoo.data.base import DataModule
 from zoo.diagnostics.capture import LayerAttention, capture_layers, number_layers
 from zoo.diagnostics.head_metrics import list_metrics
+from zoo.diagnostics.layer_states import hook_states
 from zoo.errors import OptionError
 from zoo.reporting.panel import Bars
 from zoo.tasks.base import Task
@@ -321,8 +322,13 @@ class AttentionDiagnostics(L.Callback):
                 for writer in writers:
                     _draw(writer, one, step)
 
+        def see_state(layer: int, measures: Mapping[str, Tensor]) -> None:
+            for name, values in measures.items():
+                scalars[f"state/{layer}/{name.partition(' ')[0]}"] = float(values.mean())
+
         # on all ranks, which a forward pass may need; only the first one logs
-        with trainer.precision_plugin.forward_context():
+        forward = trainer.precision_plugin.forward_context()
+        with forward, hook_states(task.model, see_state):
             capture_layers(task.model, self.inputs, see, self.options.queries, self.options.layers)
         if trainer.is_global_zero:
             if not self.is_grouped:

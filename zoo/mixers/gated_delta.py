@@ -131,13 +131,8 @@ class GatedDelta(Mixer):
     def mix(
         self, stream: MixerStream, past: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        x, kept = stream.x, {}
-        channels = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
-        if self.conv is not None:
-            channels, kept["inputs"] = self.conv(channels, stream, past.get("inputs"))
-            # The convolution reads the last tokens at padding, which must not change the state.
-            channels = stream.clear_padding(silu(channels))
-
+        x = stream.x
+        channels, kept = self._convolve(stream, past)
         inputs = self.describe(stream, channels)
         scan = scan_tokens if x.shape[1] <= FEW_TOKENS else scan_chunks
         with disable_autocast(x.device):
@@ -146,6 +141,34 @@ class GatedDelta(Mixer):
             gate = self._compute_gate(x)
             out = (out if gate is None else out * gate).flatten(2)
         return self.out(out.to(x.dtype)), kept
+
+    def measure_state(self, stream: MixerStream, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the norm of the state, its decay and its span, by value head."""
+        matrix = state["state"].flatten(1, 2)  # [B, value heads, K, V]
+        g = self.describe(stream, self._convolve(stream, {})[0]).g.flatten(1, 2)
+        g = g.expand(-1, self.value_heads, -1, -1)
+        real = g.new_ones(g.shape[0], g.shape[2])
+        if stream.is_real is not None:
+            real = real * stream.is_real
+        # Logarithms of decays are 0 at padding.
+        mean = g.sum((0, 2)) / real.sum()  # [value heads, 1|K]
+        return {
+            "norm of the state": matrix.square().mean((0, 2, 3)).sqrt(),
+            "decay of the state": mean.exp().mean(-1),
+            "span of the state": (-1 / mean).mean(-1),
+        }
+
+    def _convolve(
+        self, stream: MixerStream, past: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return queries, keys and values [B, N, E], and what the convolution keeps."""
+        x = stream.x
+        channels = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
+        if self.conv is None:
+            return channels, {}
+        channels, inputs = self.conv(channels, stream, past.get("inputs"))
+        # The convolution reads the last tokens at padding, which must not change the state.
+        return stream.clear_padding(silu(channels)), {"inputs": inputs}
 
     def describe(self, stream: MixerStream, channels: Tensor) -> DeltaInputs:
         """Return the inputs of the delta rule for queries, keys and values [B, N, E]."""

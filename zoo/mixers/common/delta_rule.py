@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.attention.linear_sums import make_chunk_masks
+from zoo.attention.linear_sums import ChunkMasks, make_chunk_masks
 
 CHUNK = 64  # tokens of a chunk
-BLOCK = 16  # tokens whose pairs are decayed by channel at once
 
 
 @dataclass(frozen=True)
@@ -88,71 +87,116 @@ def scan_chunks(
     `scan_tokens`.
     """
     count = inputs.q.shape[-2]
-    size = min(size, count)
-    if segment is None:
-        segment = torch.zeros(1, count, dtype=torch.long, device=inputs.q.device)
-    masks = make_chunk_masks(segment, segment.new_zeros(1), size)
+    # the smallest power of two that holds all tokens, for the halves of `decay_by_channel`
+    size = min(size, 1 << (count - 1).bit_length())
+    masks = None if segment is None else make_chunk_masks(segment, segment.new_zeros(1), size)
     missing = -count % size
-    q, k, v, beta, g = (
-        F.pad(getattr(inputs, field.name), (0, 0, 0, missing)).unflatten(-2, (-1, size))
-        for field in fields(inputs)
-    )  # [B, G, R, T, C, ..]
-    total = g.cumsum(-2)  # decay from the start of the chunk
+    parts = [getattr(inputs, field.name) for field in fields(inputs)]
+    if missing:
+        parts = [F.pad(part, (0, 0, 0, missing)) for part in parts]
+    q, k, v, beta, g = (part.unflatten(-2, (-1, size)) for part in parts)  # [B, G, R, T, C, ..]
+    # By head the decays of pairs are numbers; by channel they must enter the products.
+    decayed = (decay_by_head if g.shape[-1] == 1 else decay_by_channel)(q, k, g)
+    if masks is not None:
+        decayed = decayed.separate(masks)
 
     # The updates of each chunk, apart from what the state before it contributes.
-    products = (beta * decay_products(k, k, total)).masked_fill(~masks.pairs, 0)
-    from_start = k * total.exp() * masks.first
-    targets = torch.cat([beta * v, beta * from_start], dim=-1)
-    solved = torch.linalg.solve_triangular(products, targets, upper=False, unitriangular=True)
+    targets = torch.cat([beta * v, beta * decayed.keys], dim=-1)
+    solved = torch.linalg.solve_triangular(
+        beta * decayed.by_keys, targets, upper=False, unitriangular=True
+    )
     updates, corrections = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
 
     # The state before each chunk, one after the other.
-    to_end = (k * (total[..., -1:, :] - total).exp() * masks.last).mT  # [B, G, R, T, K, C]
-    kept = (total[..., -1:, :].exp() * masks.kept).mT  # [B, G, R, T, 1|K, 1]
+    to_end = decayed.keys_to_end.mT  # [B, G, R, T, K, C]
+    kept = decayed.whole.mT  # [B, G, R, T, 1|K, 1]
     state = inputs.make_state() if state is None else state
     states, final = [], []
-    for chunk in range(q.shape[3]):
+    # unbound at once: the gradient of an index would fill a tensor of all chunks for each
+    chunks = zip(*(part.unbind(3) for part in (updates, corrections, kept, to_end)), strict=True)
+    for update, correction, factor, keys in chunks:
         states.append(state)
-        final.append(updates[:, :, :, chunk] - corrections[:, :, :, chunk] @ state)
-        state = kept[:, :, :, chunk] * state + to_end[:, :, :, chunk] @ final[-1]
+        final.append(update - correction @ state)
+        state = factor * state + keys @ final[-1]
 
-    weights = decay_products(q, k, total).masked_fill(~masks.pairs, 0)
-    out = weights @ torch.stack(final, dim=3)
-    out = out + (q * total.exp() * masks.first) @ torch.stack(torch.broadcast_tensors(*states), 3)
+    out = decayed.by_queries @ torch.stack(final, dim=3)
+    out = out + decayed.queries @ torch.stack(torch.broadcast_tensors(*states), 3)
     return out.flatten(-3, -2)[..., :count, :], state
 
 
-def decay_products(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
-    """Compute sum_c left_ic right_jc exp(total_ic - total_jc) for j <= i, and 0 for later j.
+@dataclass(frozen=True)
+class DecayedChunks:
+    """Keys and queries of chunks with their decays, of which none exceeds 1.
 
-    Only differences that are at most 0 are exponentiated: exp(-total) itself would overflow.
-
-    Args:
-        left: [.., C, K].
-        right: [.., C, K].
-        total: Sums of the logarithms of decays [.., C, 1|K], which never increase.
-
-    Returns:
-        [.., C, C].
+    Attributes:
+        by_keys: Products of keys i with keys j, decayed from j to i, for j <= i [.., C, C].
+        by_queries: Those of queries i with keys j.
+        keys: Keys, decayed from the start of the chunk [.., C, K].
+        queries: Queries, decayed in the same way.
+        keys_to_end: Keys, decayed to the end of the chunk [.., C, K].
+        whole: Decay of the chunk [.., 1, 1|K].
     """
-    count = left.shape[-2]
-    later = torch.ones(count, count, dtype=torch.bool, device=left.device).triu(1)
-    if total.shape[-1] == 1:
-        return (left @ right.mT) * (total - total.mT).masked_fill(later, -torch.inf).exp()
 
-    # Pairs of a block have a difference for each channel. Before the block, the decay is a product
-    # of two factors, up to its first token and from there on.
-    rows = []
-    for start in range(0, count, BLOCK):
-        stop = min(start + BLOCK, count)
-        near, mask = total[..., start:stop, :], later[start:stop, start:stop, None]
-        decay = (near[..., :, None, :] - near[..., None, :, :]).masked_fill(mask, -torch.inf).exp()
-        pairs = left[..., start:stop, None, :] * right[..., None, start:stop, :]
-        parts = [(pairs * decay).sum(-1)]
-        if start:
-            edge = total[..., start - 1 : start, :]
-            after = left[..., start:stop, :] * (near - edge).exp()
-            before = right[..., :start, :] * (edge - total[..., :start, :]).exp()
-            parts.insert(0, after @ before.mT)
-        rows.append(F.pad(torch.cat(parts, dim=-1), (0, count - stop)))
-    return torch.cat(rows, dim=-2)
+    by_keys: Tensor
+    by_queries: Tensor
+    keys: Tensor
+    queries: Tensor
+    keys_to_end: Tensor
+    whole: Tensor
+
+    def separate(self, masks: ChunkMasks) -> DecayedChunks:
+        """Return them without what passes from one document to another."""
+        return DecayedChunks(
+            self.by_keys.masked_fill(~masks.pairs, 0),
+            self.by_queries.masked_fill(~masks.pairs, 0),
+            self.keys * masks.first,
+            self.queries * masks.first,
+            self.keys_to_end * masks.last,
+            self.whole * masks.kept,
+        )
+
+
+def decay_by_head(q: Tensor, k: Tensor, g: Tensor) -> DecayedChunks:
+    """Apply decays g [.., C, 1] to queries and keys [.., C, K] of chunks."""
+    count, total = k.shape[-2], g.cumsum(-2)  # decay from the start of the chunk
+    later = torch.ones(count, count, dtype=torch.bool, device=k.device).triu(1)
+    decay = (total - total.mT).masked_fill(later, -torch.inf).exp()
+    return DecayedChunks(
+        (k @ k.mT) * decay,
+        (q @ k.mT) * decay,
+        k * total.exp(),
+        q * total.exp(),
+        k * (total[..., -1:, :] - total).exp(),
+        total[..., -1:, :].exp(),
+    )
+
+
+def decay_by_channel(q: Tensor, k: Tensor, g: Tensor) -> DecayedChunks:
+    """Apply decays g [.., C, K] to queries and keys [.., C, K] of chunks; C is a power of two.
+
+    exp(-total) would overflow, and a decay for each pair and channel would take memory. So chunks
+    grow from blocks of one token, which are joined in pairs:
+
+        first half    [ block     0   ]   pairs: queries decayed from the start of the second half,
+        second half   [ pairs   block ]          times keys decayed to the end of the first
+    """
+    q, k, step = q.expand(g.shape), k.expand(g.shape), g.exp()
+    rows = torch.stack((k, q), dim=-2)[..., None, :]  # [.., blocks, 2, S, K], S = 1
+    # a token has no decay to itself
+    blocks = (rows * k[..., None, None, :]).sum(-1, keepdim=True)  # [.., blocks, 2, S, S]
+    rows, columns = rows * step[..., None, None, :], k[..., None, :]
+    whole = step[..., None, :]  # decay of each block [.., blocks, 1, K]
+    while (size := columns.shape[-2]) < k.shape[-2]:
+        first, second = rows.unflatten(-4, (-1, 2)).unbind(-4)
+        first_keys, second_keys = columns.unflatten(-3, (-1, 2)).unbind(-3)
+        first_whole, second_whole = whole.unflatten(-3, (-1, 2)).unbind(-3)
+        upper, lower = blocks.unflatten(-4, (-1, 2)).unbind(-4)
+        pairs = (second.flatten(-3, -2) @ first_keys.mT).unflatten(-2, (2, size))
+        lower = torch.cat([pairs, lower], dim=-1)
+        blocks = torch.cat([F.pad(upper, (0, size)), lower], dim=-2)
+        rows = torch.cat([first, second * first_whole[..., None, :, :]], dim=-2)
+        columns = torch.cat([first_keys * second_whole, second_keys], dim=-2)
+        whole = first_whole * second_whole
+    by_keys, by_queries = blocks.squeeze(-4).unbind(-3)
+    keys, queries = rows.squeeze(-4).unbind(-3)
+    return DecayedChunks(by_keys, by_queries, keys, queries, columns.squeeze(-3), whole.squeeze(-3))
