@@ -22,7 +22,7 @@ from zoo.reporting.panel import (
     name_head,
 )
 from zoo.reporting.render import draw_for_page
-from zoo.reporting.style import DARK, LIGHT, Style, channels
+from zoo.reporting.style import DARK, LEVELS, LIGHT, Style, channels, measure_contrast
 from zoo.reporting.tables import format_markdown, format_table
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -95,3 +95,17 @@ def test_heads_are_counted_from_1_wherever_they_are_named():
     for script in scripts:
         for number in re.findall(r"[`' ]head \$\{([^}]*)\}", script.read_text()):
             assert number.endswith("+ 1"), f"{script.name}: {number}"
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("ramp", ["weights", "signed"])
+def test_numbers_are_readable_on_every_colour_of_a_ramp(palette, ramp):
+    for level in range(LEVELS):
+        ink = palette.level_ink(ramp, level)
+        assert measure_contrast(ink, palette.level(ramp, level)) >= 4.5
+
+
+def test_contrast_is_that_of_the_guidelines():
+    assert measure_contrast("#000000", "#ffffff") == pytest.approx(21)
+    # the lightest grey of WCAG's examples that is allowed on white
+    assert measure_contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)

@@ -22,6 +22,8 @@ from zoo.run.conditions import Condition
 
 BINS = 48  # of positions, so that each point is a mean of many tokens
 SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if only an answer counts
+MULTIPLES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+"""SI multiples and their prefixes, from the largest."""
 FEW_LINES = 8  # lines whose colours have names
 TRAINING_RULE = "training"
 """The name of the dotted line at the training size."""
@@ -100,7 +102,10 @@ def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
 
 
 def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
-    """Return the monitored metric against steps: the mean of seeds, and the band they lie in."""
+    """Return the monitored metric against steps: the mean of seeds, and the band they lie in.
+
+    Nothing is returned where no variant was validated more than once.
+    """
     y = "validation, as monitored"
     return _fill(
         comparison, LineChart(title="In training", x="step", y=y, lines=()), _line_of_steps
@@ -131,7 +136,22 @@ def in_training_compute(comparison: Comparison, unit: str = "seconds") -> tuple[
     chart = LineChart(
         title=f"In training, by {title}", x=unit, y="validation, as monitored", lines=()
     )
-    return _fill(comparison, chart, draw)
+    filled = _fill(comparison, chart, draw)
+    return filled if unit == "seconds" else _shorten_counts(filled)
+
+
+def _shorten_counts(charts: Sequence[LineChart]) -> tuple[LineChart, ...]:
+    """Return charts whose horizontal axis counts in an SI multiple of its unit: 27 GFLOPs."""
+    longest = max((float(line.x.max()) for chart in charts for line in chart.lines), default=0.0)
+    factor, prefix = next(((f, p) for f, p in MULTIPLES if longest >= f), (1.0, ""))
+    return tuple(
+        replace(
+            chart,
+            x=f"{prefix}{chart.x}",
+            lines=tuple(replace(line, x=line.x / factor) for line in chart.lines),
+        )
+        for chart in charts
+    )
 
 
 COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
@@ -296,7 +316,8 @@ def _line_of_steps(variant: Variant) -> Line | None:
             # a seed that diverged makes the mean NaN: a mean of the others would hide it
             plotted = nan if value is None or not isfinite(value) else value
             values_by_step.setdefault(step, []).append(plotted)
-    if not values_by_step:
+    # one validation is no curve, and its value is in the tables
+    if len(values_by_step) < 2:
         return None
     steps = sorted(values_by_step)
     mean, low, high = (

@@ -19,6 +19,7 @@ from zoo.reporting.style import (
     LEVELS,
     LIGHT,
     Chart,
+    Palette,
     Style,
     channels,
     clean,
@@ -32,7 +33,6 @@ from zoo.reporting.style import (
 )
 
 MAX_SIDE = 256  # largest number of values that are drawn along a side of a heat map
-DARK = 0.6  # shares whose colour is dark, so that their numbers are white
 MAX_RATIO = 3.0  # largest ratio of the sides of a heat map with square cells
 
 
@@ -50,13 +50,13 @@ def draw_heatmap(panel: Heatmap, style: Style) -> Chart:
 
 def draw_named_heatmap(panel: NamedHeatmap, style: Style) -> Chart:
     """Draw a heat map with names at its rows and columns, and the number in each cell."""
+    palette = style.palette
     cells = [
         {"row": str(row), "column": str(column), "value": value}
-        | {"text": "" if isnan(value) else f"{value:.2f}", "is_dark": value > DARK}
+        | {"text": "" if isnan(value) else f"{value:.2f}", "ink": _find_ink(value, palette)}
         for row, values in enumerate(panel.values.tolist())
         for column, value in enumerate(values)
     ]
-    palette = style.palette
     colours = [palette.level("weights", level) for level in range(LEVELS)]
     base = start_chart(finite(cells)).encode(
         x=alt.X("column:N", sort=None, title=clean(panel.x), axis=_name_axis(panel.columns)),
@@ -64,9 +64,16 @@ def draw_named_heatmap(panel: NamedHeatmap, style: Style) -> Chart:
     )
     scale = alt.Scale(domain=[0, 1], range=colours)
     rects = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None))
-    ink = alt.when(alt.datum.is_dark).then(alt.value("#fff")).otherwise(alt.value("#111"))
+    ink = alt.Color("ink:N", scale=None, legend=None)
     texts = base.mark_text(fontSize=9).encode(text=alt.Text("text:N"), color=ink)
     return finish_chart(alt.layer(rects, texts), panel, style)
+
+
+def _find_ink(share: float, palette: Palette) -> str:
+    """Return the colour of a number on the colour of a share, 0 to 1; that of labels for NaN."""
+    if isnan(share):
+        return palette.quiet
+    return palette.level_ink("weights", round((LEVELS - 1) * min(max(share, 0.0), 1.0)))
 
 
 def _name_axis(names: Sequence[str]) -> alt.Axis:
@@ -180,7 +187,9 @@ def _image_chart(
     for axis in (x, y):
         axis["axis"] = None
         if axes:
-            axis["axis"] = alt.Axis(tickMinStep=1, domain=False, grid=False, tickCount=6)
+            axis["axis"] = alt.Axis(
+                tickMinStep=1, domain=False, grid=False, tickCount=6, labelFlush=False
+            )
 
     # The heat map is one image, which is much smaller than a mark per cell.
     box = {"x": x_scale.low, "x2": x_scale.high, "y": y_scale.low, "y2": y_scale.high}

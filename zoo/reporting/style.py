@@ -52,6 +52,10 @@ class Palette:
         """Return one of the `LEVELS` colours of a ramp."""
         return mix(self.ramps[ramp], level / (LEVELS - 1))
 
+    def level_ink(self, ramp: str, level: int) -> str:
+        """Return the colour of text on one of the `LEVELS` colours of a ramp."""
+        return choose_ink(self.level(ramp, level))
+
     def with_series(self, *series: str) -> Palette:
         """Return the palette with other colours of lines and points."""
         return replace(self, series=series)
@@ -62,6 +66,9 @@ class VariablePalette(Palette):
 
     def level(self, ramp: str, level: int) -> str:
         return f"var(--{LETTERS[ramp]}{level})"
+
+    def level_ink(self, ramp: str, level: int) -> str:
+        return f"var(--{LETTERS[ramp]}{level}i)"
 
 
 LETTERS = {"weights": "w", "signed": "d"}  # prefixes of the CSS variables of a ramp's levels
@@ -135,6 +142,27 @@ def channels(colour: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
+def measure_contrast(colour: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    dark, light = sorted(map(_measure_luminance, (colour, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _measure_luminance(colour: str) -> float:
+    """Return the relative luminance of a colour, from 0 to 1 (WCAG 2.2)."""
+    shares = [channel / 255 for channel in channels(colour)]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return sum(weight * s for weight, s in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def choose_ink(colour: str) -> str:
+    """Return black or white, whichever is easier to read on a colour.
+
+    The contrast is at least 4.58, that of both with a luminance of 0.18.
+    """
+    return max(("#000000", "#ffffff"), key=lambda ink: measure_contrast(ink, colour))
+
+
 def css_variables(palette: Palette) -> dict[str, str]:
     """Return the CSS variables of a theme, {name: value}."""
     variables = {
@@ -143,7 +171,9 @@ def css_variables(palette: Palette) -> dict[str, str]:
     variables |= {f"s{number}": colour for number, colour in enumerate(palette.series)}
     variables |= {name: ",".join(ramp) for name, ramp in palette.ramps.items()}
     for ramp, letter in LETTERS.items():
-        variables |= {f"{letter}{level}": palette.level(ramp, level) for level in range(LEVELS)}
+        for level in range(LEVELS):
+            variables[f"{letter}{level}"] = palette.level(ramp, level)
+            variables[f"{letter}{level}i"] = palette.level_ink(ramp, level)
     return variables
 
 
@@ -247,6 +277,8 @@ def _vega_scale(scale: Scale) -> alt.Scale:
 def _axis(scale: Scale, count: int, **options: Any) -> alt.Axis:
     # Explicit ticks need labels; Vega chooses round numbers on a linear axis.
     ticks = scale.ticks or (scale.powers(count) if scale.log else ())
+    # labels stay below their ticks, also at the ends
+    options = {"labelFlush": False, **options}
     if ticks:
         labels = json.dumps([clean(_label_tick(scale, tick)) for tick in ticks])
         expression = f"{labels}[indexof({json.dumps(ticks)}, datum.value)]"

@@ -93,7 +93,9 @@ function viewer(frame, data) {
   const paint = (chip, share) => {
     const [red, green, blue] = colour(share);
     chip.style.background = `rgb(${red} ${green} ${blue})`;
-    chip.style.color = 0.3 * red + 0.59 * green + 0.11 * blue > 125 ? "#14161a" : "#f4f4f2";
+    // black and white have the same contrast with a luminance of 0.179 (WCAG 2.2)
+    const [r, g, b] = [red, green, blue].map((one) => (one / 255 <= 0.04045 ? one / 3294.6 : ((one / 255 + 0.055) / 1.055) ** 2.4));
+    chip.style.color = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
   };
 
   // The stage: built for a sample, painted for a query.

@@ -119,7 +119,9 @@ def choose_scale(values: Sequence[Tensor]) -> tuple[Scale, str]:
         return Scale(-largest, largest), "signed"
     if low >= 0 and (low < 0.5 * high or low == high):
         low, high = 0.0, max(high, LEAST_END)
-    return Scale(low, high).cover(), "weights"
+    covered = Scale(low, high).cover()
+    # a scale of shares that is widened does not pass 1
+    return (replace(covered, high=1.0) if high <= 1 < covered.high else covered), "weights"
 
 
 def _number_layers(run: DiagnosedRun) -> Sequence[int]:
@@ -166,14 +168,12 @@ def _build_cell(
 ) -> HeadCell:
     if number != number:
         return HeadCell(numbers.NOTHING, numbers.NOTHING, "nothing")
-    # Text on a strong colour is light.
     level = round((LEVELS - 1) * min(max(scale(number), 0.0), 1.0))
-    strong = level > 9 if ramp == "weights" else abs(level - LEVELS // 2) > 4
     text = numbers.format_short(number)
     if tight and abs(number) < 1:
         text = text.replace("0.", ".", 1)
-    classes = f"{LETTERS[ramp]}{level}{' strong' if strong else ''}"
-    return HeadCell(text, f"{numbers.format_number(number, 3)}{interval}", classes)
+    exact = f"{numbers.format_number(number, 3)}{interval}"
+    return HeadCell(text, exact, f"{LETTERS[ramp]}{level}")
 
 
 def _round(values: Tensor) -> Tensor:
