@@ -214,3 +214,12 @@ def test_test_modules_have_names_of_their_own():
     """pytest imports them by name alone, and refuses a second one in the same run."""
     names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_folder_with_modules_is_a_package_that_says_what_it_holds():
+    # readers of the source, such as the site's reference, pass over folders that are none
+    folders = {path.parent for path in FILES}
+    assert PACKAGE / "comparison" in folders
+    for folder in folders:
+        docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        assert len(docstring.split()) > 2, folder

@@ -1,1 +1,1 @@
-"""."""
+"""Evaluation of checkpoints, also past the sizes of training, and predictions."""

@@ -1,1 +1,1 @@
-"""."""
+"""Callbacks of a training."""

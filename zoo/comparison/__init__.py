@@ -1,0 +1,1 @@
+"""Comparisons of variants: planning, training, verdicts, reports."""

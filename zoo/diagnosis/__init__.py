@@ -1,0 +1,1 @@
+"""Diagnosis of trained models: what attention does, on one page."""
