@@ -36,14 +36,16 @@ from zoo.reporting.numbers import format_fixed
 from zoo.reporting.tables import format_markdown
 
 PAGE = DOCS / "claims.md"
-NO_EVIDENCE = "no evidence yet"
+NO_EVIDENCE, CANNOT_ASK = "no evidence yet", "our task cannot ask this"
 TITLE = "# Claims of papers"
-ABOUT = f"""
-Written by `python docs/build/pages.py` from `docs/claims.yaml` and the comparisons in
-`docs/records`. Each comparison tunes every encoding anew in each study ([how](comparing.md));
-nothing here comes from one setting for all encodings. Our models and tasks are far smaller than
-those of the papers: a verdict is about the task and size in its row. `zoo compare claims DIR`
-prints the same of a comparison of yours.
+INTRODUCTION = """
+What papers claim of their encodings, asked with our models and tasks, which are far smaller than
+theirs: a verdict is about the task and size in its row. Each comparison tunes every encoding anew in
+each study ([how](comparing.md)). [What the verdicts mean](#how-verdicts-are-reached) is below;
+`zoo compare claims DIR` prints the same of a comparison of yours.
+"""
+UNASKED = "Claims that are not asked yet, or that our tasks cannot ask"
+ABOUT = f"""## How verdicts are reached
 
 **Every hypothesis that was written before the first cell has a row**, whatever became of it. A row
 states when it was written, the commit of the plan and that of the first cell. Pairs that a paper
@@ -88,6 +90,8 @@ noise of all encodings of the comparison. A difference is positive if it is on t
 What an encoding is and what its default coordinates are stand in separate rows: *at their own
 coordinates*, and *at equal coordinates*, where both are interpolated into the trained range.
 
+`python docs/build/pages.py` writes this page from `docs/claims.yaml` and the comparisons in
+`docs/records`.
 """
 
 
@@ -128,11 +132,16 @@ def write_claims_page(evidence: Evidence) -> str:
     pairs = zip(evidence.claims, judged, strict=True)
     head = ["claim", "paper", "its effect", "our task and size", "written", "verdict"]
     head += ["difference", "rests on", "command", "cells"]
-    rows = [_write_row(claim, one, evidence) for claim, one in pairs]
-    lines = [TITLE, ABOUT.rstrip("\n"), "", _count_verdicts(judged), ""]
-    lines += [*_describe_hours(Path(evidence.records))]
-    lines += [format_markdown(head, rows, head), "", *_list_changes(judged, evidence)]
-    lines += ["## Comparisons", ""]
+    rows = {True: list[list[str]](), False: list[list[str]]()}
+    for claim, one in pairs:
+        is_asked = one.verdict not in (NO_EVIDENCE, CANNOT_ASK)
+        rows[is_asked].append(_write_row(claim, one, evidence))
+    lines = [TITLE, INTRODUCTION, _count_verdicts(judged), ""]
+    lines += [format_markdown(head, rows[True], head), ""]
+    lines += ["<details markdown>", f"<summary>{UNASKED}: {len(rows[False])}</summary>", ""]
+    lines += [format_markdown(head, rows[False], head), "", "</details>", ""]
+    lines += [*_describe_hours(Path(evidence.records)), *_list_changes(judged, evidence)]
+    lines += [ABOUT.rstrip("\n"), "", "## Comparisons", ""]
     for name in evidence.comparisons:
         lines += _comparison_section(name, evidence)
     return "\n".join(lines).rstrip("\n") + "\n"

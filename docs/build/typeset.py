@@ -20,8 +20,12 @@ def typeset_page(page: str) -> str:
 
     def typeset(found: re.Match) -> str:
         kind, latex = found.groups()
-        made = typeset_formula(html.unescape(latex), is_block=kind == "div")
-        return f'<div class="formula">{made}</div>' if kind == "div" else made
+        if kind == "span":
+            return typeset_formula(html.unescape(latex), is_block=False)
+        # side by side, two statements would be wider than a page
+        lines = html.unescape(latex).split(r"\qquad")
+        made = "\n".join(typeset_formula(line, is_block=True) for line in lines)
+        return f'<div class="formula">{made}</div>'
 
     return FORMULA.sub(typeset, page)
 
