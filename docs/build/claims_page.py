@@ -130,8 +130,8 @@ def write_claims_page(evidence: Evidence) -> str:
     """Return docs/claims.md: one row per claim, then the comparisons that judge them."""
     judged = [judge(claim, evidence) for claim in evidence.claims]
     pairs = zip(evidence.claims, judged, strict=True)
-    head = ["claim", "paper", "its effect", "our task and size", "written", "verdict"]
-    head += ["difference", "rests on", "command", "cells"]
+    head = ["claim", "verdict", "difference", "rests on", "paper", "its effect"]
+    head += ["our task and size", "written", "command", "cells"]
     rows = {True: list[list[str]](), False: list[list[str]]()}
     for claim, one in pairs:
         is_asked = one.verdict not in (NO_EVIDENCE, CANNOT_ASK)
@@ -223,13 +223,13 @@ def _write_row(claim: PaperClaim, one: JudgedClaim, evidence: Evidence) -> list[
         effect = f"{effect}; no margin: {claim.no_margin}"
     return [
         f"{claim.claim} (`{claim.hypothesis}`)",
+        one.verdict,
+        one.difference or "none",
+        one.explanation or "no study",
         read_papers()[claim.paper] if claim.paper else "ours",
         effect,
         f"{evidence.comparisons[name].task}{size}",
         _describe_date(one, evidence.comparisons[name], comparison),
-        one.verdict,
-        one.difference or "none",
-        one.explanation or "no study",
         f"[command](#{name})",
         recorded,
     ]
