@@ -334,7 +334,7 @@ def atlas(
     samples: int = 8,
     queries: int = 64,
     length: int | None = None,
-    ablations: int = 64,
+    ablations: int = 32,
     to: str | Path | None = None,
     data: Any = None,
     verbose: bool | None = True,

@@ -31,8 +31,15 @@ from zoo.diagnosis.head_jobs import (
 )
 from zoo.diagnosis.intervals import estimate_mean
 from zoo.diagnosis.position_use import SampleValues
+from zoo.diagnosis.receptive_field import measure_fields
 from zoo.diagnosis.report import LayerMeasures
-from zoo.diagnosis.stimuli import Stimulus, compare_readings, list_model_stimuli, list_run_stimuli
+from zoo.diagnosis.stimuli import (
+    Stimulus,
+    compare_readings,
+    list_model_stimuli,
+    list_run_stimuli,
+    take_few,
+)
 from zoo.diagnosis.trained_run import TrainedRun, load_runs
 from zoo.diagnostics.capture import LayerAttention, capture_layers, number_layers
 from zoo.diagnostics.head_ablation import ablate_heads
@@ -74,7 +81,7 @@ class AtlasOptions:
     length: Count | None = None
     """Tokens of the random text that is repeated; null: half the texts' length, 64 at most."""
 
-    ablations: Annotated[int, Between(0)] = 64
+    ablations: Annotated[int, Between(0)] = 32
     """Heads whose output is set to 0 at most, the best of each job first; 0: none."""
 
     to: str | None = None
@@ -205,7 +212,7 @@ def map_subject(
         frequencies: list[LayerFrequencies] = []
         is_text = layout.unit == "tokens"
         jobs = JobMeasures((lambda _: list_text_jobs()) if is_text else list_grid_jobs)
-        measures = LayerMeasures()
+        measures = LayerMeasures(SHOWN)
         causal: list[bool] = []
 
         def add(seen: LayerAttention) -> None:
@@ -219,6 +226,10 @@ def map_subject(
 
         capture_layers(given.model, given.inputs, add, layout.query_index)
         scores = [*jobs.list_scores(), *_score_copies(repeated)]
+        log.info("%s: measuring receptive fields", subject.name)
+        fields = measure_fields(*take_few(given, len(layout.columns)))
+        if not fields:
+            absent["fields"] = "no token is real in all samples, from which fields would reach"
         if not frequencies:
             absent["frequencies"] = "no pairs of channels turn by the position times a frequency"
         if not repeated:
@@ -255,7 +266,6 @@ def map_subject(
             even=one.even,
         )
         for one in measures.list_measures()
-        if one.name in SHOWN
     ]
     return AtlasRun(
         name=subject.name,
@@ -268,6 +278,7 @@ def map_subject(
         ablated=ablated,
         measures=tuple(means),
         frequencies=tuple(frequencies),
+        fields=fields,
         absent=absent,
     )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.diagnosis.frequency_use import LayerFrequencies
 from zoo.diagnosis.head_jobs import JobScores
+from zoo.diagnosis.receptive_field import LayerField
 from zoo.diagnosis.report import PairedChange
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class AtlasRun:
         ablated: The heads whose output was set to 0.
         measures: Measures of attention by layer.
         frequencies: The use of rotary frequencies by layer; empty if no pairs of channels turn.
+        fields: The receptive fields after some layers.
         absent: Why a part is missing, by the key of its section.
     """
 
@@ -84,6 +86,7 @@ class AtlasRun:
     ablated: tuple[AblatedHead, ...]
     measures: tuple[LayerMeans, ...]
     frequencies: tuple[LayerFrequencies, ...]
+    fields: tuple[LayerField, ...]
     absent: Mapping[str, str]
 
     @classmethod
@@ -106,6 +109,7 @@ class AtlasRun:
                 ),
                 "measures": tuple(_read(LayerMeans, one) for one in stored["measures"]),
                 "frequencies": tuple(_read(LayerFrequencies, one) for one in stored["frequencies"]),
+                "fields": tuple(_read_field(one) for one in stored["fields"]),
             }
         )
 
@@ -144,6 +148,11 @@ def _read_tensor(stored: Any) -> Tensor:
         return torch.nan if values is None else values
 
     return torch.tensor(fill(stored), dtype=torch.float64)
+
+
+def _read_field(stored: Mapping[str, Any]) -> LayerField:
+    allowed = torch.nan if stored["allowed"] is None else stored["allowed"]
+    return _read(LayerField, {**stored, "allowed": allowed})
 
 
 def _read_change(stored: Mapping[str, Any] | None) -> PairedChange | None:

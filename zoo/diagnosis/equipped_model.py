@@ -219,20 +219,27 @@ def compare_outputs(output: Tensor, other: Tensor) -> tuple[SampleValues, Sample
 
 
 def _split_batch(batch: Batch) -> Iterator[Batch]:
-    """Yield a batch for each sample; tensors without a row for each sample are left whole."""
-    count = next((len(part) for part in list_tensors(batch) if part.ndim > 1), 0)
+    """Yield a batch for each sample."""
+    for row in range(count_samples(batch)):
+        yield take_samples(batch, slice(row, row + 1))
 
-    def take(part: Any, row: int) -> Any:
+
+def count_samples(batch: Batch) -> int:
+    """Return the number of samples in a batch."""
+    return next((len(part) for part in list_tensors(batch) if part.ndim > 1), 0)
+
+
+def take_samples(batch: Batch, rows: slice) -> Batch:
+    """Return some samples; tensors without a row for each sample are left whole."""
+    count = count_samples(batch)
+
+    def take(part: Any) -> Any:
         has_rows = isinstance(part, Tensor) and part.ndim and len(part) == count
-        return part[row : row + 1] if has_rows else part
+        return part[rows] if has_rows else part
 
-    for row in range(count):
-        if isinstance(batch, Tensor):
-            yield take(batch, row)
-        elif isinstance(batch, Mapping):
-            yield {name: take(part, row) for name, part in batch.items()}
-        else:
-            yield [take(part, row) for part in batch]
+    if isinstance(batch, Mapping):
+        return {name: take(part) for name, part in batch.items()}
+    return take(batch) if isinstance(batch, Tensor) else [take(part) for part in batch]
 
 
 def _count_labels(batch: Batch) -> Iterator[Tensor]:
@@ -264,5 +271,7 @@ def list_tensors(values: Any) -> list[Tensor]:
     """Return the tensors of a batch or of an output."""
     if isinstance(values, Tensor):
         return [values]
+    if not isinstance(values, Mapping | Sequence):
+        return []
     entries = values.values() if isinstance(values, Mapping) else values
     return [value for value in entries if isinstance(value, Tensor)]

@@ -21,10 +21,12 @@ from torch import Tensor
 from zoo.attention.backends.reference import attention_mask
 from zoo.attention.tokens import upcast
 from zoo.diagnostics import metrics
-from zoo.diagnostics.capture import LayerAttention
+from zoo.diagnostics.capture import LayerAttention, choose_evenly
 from zoo.diagnostics.head_metrics import is_comparable
 
 TURN = 2 * math.pi
+EXPLAINED = 16
+"""Queries at most, spread evenly, of which it is estimated how much positions explain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,36 +73,41 @@ def measure_frequencies(attention: LayerAttention) -> LayerFrequencies | None:
     waves = _repeat_heads(waves.double(), heads)
 
     q, k = upcast(call.q), upcast(call.k)  # [B, H, Q, K], [B, H, M, K]
+    q_norm = _average_norms(q, count, attention.grid[0])
+    k_norm = _average_norms(k, count, attention.grid[1])
     pairs = metrics.positioned_pairs(*attention.grid)  # [1|B, 1, Q, M]
     counted = (attention_mask(call) & pairs).expand(len(q), 1, -1, -1)
     total = metrics.center_rows(call.scale * (q @ k.mT), counted)
     # a head without queries or keys has no variance, and its shares are NaN
     variance = total.square().sum((0, 2, 3))  # [H]
-    has_pairs = is_comparable(attention)
 
-    shares, explained = [], []
-    # one term at a time: all of them would take as much memory as a head has pairs
-    for pair in range(count):
-        channels = slice(2 * pair, 2 * pair + 2)
-        term = call.scale * (q[..., channels] @ k[..., channels].mT)
-        centred = metrics.center_rows(term, counted)
-        shares.append((centred * total).sum((0, 2, 3)) / variance)
-        explained.append(
-            metrics.position_r2(term.masked_fill(~counted, -torch.inf), clamp=False)
-            if has_pairs
-            else torch.full_like(variance, torch.nan)
-        )
-    share = torch.stack(shares, dim=-1).double().cpu()
+    # The sum over pairs of tokens of c_ij total_ij is q_i . sum_j total_ij k_j, for all channels in
+    # one product; a centred total needs no centred terms.
+    parts = call.scale * q * (total @ k)  # [B, H, Q, K]
+    by_pair = parts[..., : 2 * count].unflatten(-1, (count, 2)).sum((0, 2, 4))  # [H, R]
+    share = (by_pair / variance[:, None]).double().cpu()
+
+    explained = torch.full((heads, count), torch.nan, dtype=torch.float64)
+    if is_comparable(attention):
+        # a quarter of the usual queries is enough: positions are the same in all samples
+        some = choose_evenly(q.shape[2], EXPLAINED)
+        in_all, q = counted.all(0)[:, some], q[:, :, some]
+        # one term at a time: all of them would take as much memory as a head has pairs
+        for pair in range(count):
+            channels = slice(2 * pair, 2 * pair + 2)
+            term = call.scale * (q[..., channels] @ k[..., channels].mT)
+            by_sample = metrics.explain_by_position(metrics.center_rows(term, in_all))
+            explained[:, pair] = by_sample.mean(0).double().cpu()
     return LayerFrequencies(
         layer=attention.layer,
         waves=waves,
         turns=count_turns(waves, attention.chain.dims.length),
-        q_norm=_average_norms(q, count, attention.grid[0]),
-        k_norm=_average_norms(k, count, attention.grid[1]),
+        q_norm=q_norm,
+        k_norm=k_norm,
         share=share,
         # without other channels, the rest would be rounding
         rest=(1 - share.sum(-1)) * (2 * count < q.shape[-1]),
-        position=torch.stack(explained, dim=-1).double().cpu(),
+        position=explained,
         effective=count_effective(share),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -222,9 +222,14 @@ MEASURED = 32
 
 
 class LayerMeasures:
-    """The metrics of layers, one layer after another, so that only one is in memory at a time."""
+    """The metrics of layers, one layer after another, so that only one is in memory at a time.
 
-    def __init__(self) -> None:
+    Args:
+        names: The names of the metrics to compute; None: all.
+    """
+
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self.names = names
         self.kinds: list[HeadMetric] = []
         self.samples = 0
         self._even: dict[str, float] = {}
@@ -234,7 +239,12 @@ class LayerMeasures:
         """Measure the next layer."""
         if not self.kinds:
             # All layers have the metrics that the first one has.
-            self.kinds, self.samples = [*list_metrics(attention)], len(attention.weights)
+            self.samples = len(attention.weights)
+            self.kinds = [
+                kind
+                for kind in list_metrics(attention)
+                if self.names is None or kind.name in self.names
+            ]
             even = _spread_evenly(attention)
             self._even = {
                 kind.name: float(kind.compute(even)[0])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zoo.attention.tokens import upcast
 from zoo.data.batches import TextBatch
 from zoo.data.spec import IGNORE_INDEX
 from zoo.diagnosis.equipped_model import (
@@ -18,6 +19,7 @@ from zoo.diagnosis.equipped_model import (
     EquippedModel,
     compare_outputs,
     list_tensors,
+    take_samples,
 )
 from zoo.diagnosis.head_jobs import LEAST, RepeatedText, draw_repeated_text
 from zoo.diagnosis.inputs import Inputs
@@ -31,6 +33,8 @@ from zoo.tasks.base import Task
 
 LONGEST = 64
 """Tokens of the text that is repeated, where the model was trained with texts twice as long."""
+FEW = 2048
+"""Tokens of the samples that `take_few` takes, unless a single one has more."""
 IDS = "input_ids"
 OF_TOKENS = ("attention_mask", "position_ids", "token_type_ids", "labels")
 """Arguments of models of transformers with a value for each token of the given text."""
@@ -53,6 +57,19 @@ class Stimulus:
     inputs: Inputs
     measure: Callable[[], SampleValues | Tensor]
     text: RepeatedText | None = None
+
+
+def take_few(given: Stimulus, length: int) -> tuple[nn.Module, Inputs]:
+    """Return a model and inputs of few samples, for gradients, which take more memory.
+
+    Args:
+        given: All samples.
+        length: Number of tokens of a sample.
+    """
+    rows = slice(max(1, FEW // length))
+    if isinstance(given.model, BoundModel):
+        return BoundModel(given.model.bound, take_samples(given.model.batch, rows)), ()
+    return given.model, tuple(None if part is None else part[rows] for part in given.inputs)
 
 
 def compare_readings(
@@ -214,10 +231,10 @@ def _measure_output(model: nn.Module, targets: Tensor | None) -> SampleValues | 
     logits = out.get("logits") if isinstance(out, Mapping) else None
     if targets is not None and isinstance(logits, Tensor) and logits.shape[:2] == targets.shape:
         losses = F.cross_entropy(
-            logits.flatten(0, 1).double(), targets.flatten(), reduction="none"
+            upcast(logits).flatten(0, 1), targets.flatten(), reduction="none"
         ).view_as(targets)
         counts = (targets != IGNORE_INDEX).sum(1)
-        return SampleValues("loss", (losses.sum(1) / counts).cpu(), counts.cpu())
+        return SampleValues("loss", (losses.double().sum(1) / counts).cpu(), counts.cpu())
     large = [one for one in list_tensors(out) if one.ndim]
     if not large:
         raise OptionError("model", "the model returned no tensor")

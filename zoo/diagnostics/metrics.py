@@ -305,7 +305,12 @@ def position_r2_by_sample(scores: Tensor) -> Tensor:
         raise ValueError(
             f"the variance that position explains needs at least two samples, got {count}"
         )
-    values = center_rows(scores, scores.isfinite().all(0)).transpose(0, 1).flatten(2)  # [H, B, P]
+    return explain_by_position(center_rows(scores, scores.isfinite().all(0)))
+
+
+def explain_by_position(centred: Tensor) -> Tensor:
+    """Compute `position_r2_by_sample` of values [B, H, N, M] whose rows are centred, [B, H]."""
+    count, values = len(centred), centred.transpose(0, 1).flatten(2)  # [H, B, P]
     products = values @ values.mT  # [H, B, B]
     squares = products.diagonal(dim1=-2, dim2=-1)  # [H, B]
     # Of each sample with all others, twice where the total counts each pair of samples twice.
@@ -362,7 +367,6 @@ def _sum_pairs(values: Tensor) -> Tensor:
 
 
 __all__ = [
-    "center_rows",
     "diagonal",
     "distance",
     "distance_by_axis",

@@ -14,8 +14,9 @@ from zoo.diagnosis.atlas_report import LOSSES, AblatedHead, AtlasReport, AtlasRu
 from zoo.diagnosis.head_jobs import NOTABLE, JobScores, pad_heads
 from zoo.diagnosis.page.viewer_data import to_plain
 from zoo.diagnosis.report import PairedChange
+from zoo.diagnostics.capture import choose_evenly
 from zoo.reporting import numbers
-from zoo.reporting.panel import HeatmapGrid, Panel
+from zoo.reporting.panel import Curves, HeatmapGrid, Panel
 from zoo.reporting.sections import (
     ReportSection,
     SectionedReport,
@@ -28,6 +29,7 @@ from zoo.suggestions import join_words
 BEST = 3  # heads of each job that are listed
 STRONGEST = 10  # ablated heads that are listed
 FULL_TURN = 1.0
+MOST_LINES = 6
 FREQUENCY_COLUMNS = (
     "layer",
     "pairs a head lives on",
@@ -115,6 +117,11 @@ def _list_quantities(run: AtlasRun) -> Iterator[tuple[str, str]]:
             text = f"{_format_change(change)} ({_name_head(head.layer, head.head)})"
             yield f"largest change of {change.metric} by a head, {title}", text
     yield from _summarize_frequencies(run)
+    if run.fields:
+        reaches = [f"{one.reach:g}" for one in (run.fields[0], run.fields[-1])]
+        yield f"99 % of the gradient within, first to last layer, {run.unit}", " to ".join(reaches)
+        allowed = [numbers.format_number(one.allowed) for one in (run.fields[0], run.fields[-1])]
+        yield f"masks let through, first to last layer, {run.unit}", " to ".join(allowed)
     for measure in run.measures:
         values = measure.values[~measure.values.isnan()]
         if len(values):
@@ -207,6 +214,25 @@ def _describe_run(run: AtlasRun, name: str, number: int) -> Iterator[ReportSecti
                 left=("head", "job"),
             ),
         )
+    if run.fields:
+        yield ReportSection(
+            key=f"fields-{number}",
+            title=entitle("Receptive field"),
+            lead="Of one token: the last one under a causal mask, else the one in the middle.",
+            table=SectionTable(
+                heads=(
+                    "after",
+                    f"99 % of the gradient within, {run.unit}",
+                    f"masks let through, {run.unit}",
+                ),
+                rows=[
+                    [_name_depth(one.layers), f"{one.reach:g}", numbers.format_number(one.allowed)]
+                    for one in run.fields
+                ],
+                left=("after",),
+            ),
+            panels=(_draw_fields(run),),
+        )
     if run.frequencies:
         yield ReportSection(
             key=f"frequencies-{number}",
@@ -216,6 +242,24 @@ def _describe_run(run: AtlasRun, name: str, number: int) -> Iterator[ReportSecti
             table=SectionTable(heads=FREQUENCY_COLUMNS, rows=[*_list_frequencies(run)]),
             panels=tuple(_draw_frequencies(run)),
         )
+
+
+def _draw_fields(run: AtlasRun) -> Panel:
+    # lines of many layers cannot be told apart
+    shown = [run.fields[n] for n in choose_evenly(len(run.fields), MOST_LINES)]
+    return Curves(
+        title="Cumulative normalized gradient",
+        x=f"distance, in {run.unit}",
+        y="share of the gradient",
+        caption="How much of the derivative of a state comes from tokens at most so far away: a "
+        "line that rises at once is that of a local layer.",
+        x_values=shown[0].distances.float(),
+        lines={_name_depth(one.layers): one.cumulative.float() for one in shown},
+    )
+
+
+def _name_depth(layers: int) -> str:
+    return numbers.pluralize(layers, "layer")
 
 
 def _name_changes(run: AtlasRun) -> list[str]:
