@@ -40,8 +40,8 @@ NO_EVIDENCE, CANNOT_ASK = "no evidence yet", "our task cannot ask this"
 TITLE = "# Claims of papers"
 INTRODUCTION = """
 What papers claim of their encodings, asked with our models and tasks, which are far smaller than
-theirs: a verdict is about the task and size in its row. Each comparison tunes every encoding anew in
-each study ([how](comparing.md)). [What the verdicts mean](#how-verdicts-are-reached) is below;
+theirs: a verdict is about the task and size in its row. Each comparison tunes every encoding anew
+in each study ([how](comparing.md)). [What the verdicts mean](#how-verdicts-are-reached) is below;
 `zoo compare claims DIR` prints the same of a comparison of yours.
 """
 UNASKED = "Claims that are not asked yet, or that our tasks cannot ask"
