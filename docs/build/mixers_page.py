@@ -62,6 +62,13 @@ computes `mix`, marked with `@zoo.registry.register`. `zoo new mixer NAME` write
 The base class orders tokens so that padding comes last, numbers documents, and keeps the state;
 `mix` ends its state with the document. `linear` reads positions, too, and overrides `forward`.
 
+`zoo convert` reads Qwen3-Next without experts, OLMo Hybrid and LFM2. Kimi Linear is refused by
+name. Its recurrent layers are `gated_delta` with `decay: channel`, and equal those of transformers
+in a test; its other layers have latent attention without positions: keys and values are
+W_b norm(W_a x). The norm divides by the root mean square of W_a x, which differs by token, so that
+no single projection W_b W_a computes the same, and a decoder of zoo has no projection with a norm
+inside. `zoo.equip` takes the model of transformers.
+
 Until version 0.3 linear attention was the option `attention: linear` of a model. Recipes write a
 type with `mixer: linear` now. Checkpoints and exported folders of 0.3 with linear attention are
 read as before, with equal numbers; for transformers a folder is exported anew, and the error says
@@ -73,8 +80,8 @@ SPEED = """## Time and memory
 
 One causal layer on a text, forward and backward, on one thread of an AMD EPYC with other work on
 the machine: D 256, 4 heads, float32, medians of {rounds} rounds in which the layers take turns
-(torch {torch}, `python docs/build/record_mixers.py`). A ratio is the layer's time by that of softmax
-attention in the same round. Memory is what a pass holds at most.
+(torch {torch}, `python docs/build/record_mixers.py`). A ratio is the layer's time by that of
+softmax attention in the same round. Memory is what a pass holds at most.
 
 | tokens | layer | milliseconds | ratio | MiB |
 |---|---|---|---|---|"""
