@@ -190,6 +190,7 @@ TAKE_OVERRIDES = {
     "generate": lambda run, edits: package.generate(run, "a", edits),
     "diagnose": lambda run, edits: package.diagnose(run, edits, verbose=False),
     "atlas": lambda run, edits: package.atlas(run, edits, verbose=False),
+    "extend": lambda run, edits: package.extend(run, edits, verbose=False),
     "compare": lambda run, edits: package.compare("vit_none", edits, encodings=["none"]),
     "estimate_comparison": lambda run, edits: package.estimate_comparison(
         "vit_none", edits, encodings=["none"]

@@ -27,6 +27,7 @@ from zoo.api.evaluation import Diagnosis as Diagnosis
 from zoo.api.evaluation import atlas as atlas
 from zoo.api.evaluation import diagnose as diagnose
 from zoo.api.evaluation import evaluate as evaluate
+from zoo.api.evaluation import extend as extend
 from zoo.api.evaluation import generate as generate
 from zoo.api.evaluation import predict as predict
 from zoo.api.tools import bench as bench

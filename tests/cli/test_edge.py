@@ -150,6 +150,7 @@ MISSPELT = {
         lambda **wrong: zoo.diagnose("run", **wrong),
         ["run", "smaples=1"],
     ),
+    "extend": ("stepps", "steps", lambda **wrong: zoo.extend("run", **wrong), ["run", "stepps=1"]),
     "atlas": (
         "smaples",
         "samples",
@@ -226,6 +227,7 @@ MISSING = {
     "generate": (lambda: zoo.generate("nowhere", "a"), ["generate", "nowhere", "prompt=a"]),
     "diagnose": (lambda: zoo.diagnose("nowhere"), ["diagnose", "nowhere"]),
     "atlas": (lambda: zoo.atlas("nowhere"), ["atlas", "nowhere"]),
+    "extend": (lambda: zoo.extend("nowhere"), ["extend", "nowhere"]),
     "export": (
         lambda: zoo.export("nowhere", "out", to="safetensors"),
         ["export", "nowhere", "out", "to=safetensors"],

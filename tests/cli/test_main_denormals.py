@@ -24,6 +24,7 @@ COMPUTING = {
     "predict": ("zoo.evaluation.predict:predict", ["run"]),
     "diagnose": ("zoo.api.evaluation:diagnose", ["run"]),
     "atlas": ("zoo.api.evaluation:atlas", ["run"]),
+    "extend": ("zoo.api.evaluation:extend", ["run"]),
     "bench": ("zoo.api.tools:bench", ["rope"]),
     "compare": ("zoo.api.comparison:compare", ["vit_comrope"]),
     "compare suite=small": ("zoo.api.comparison:compare_suite", []),

@@ -76,6 +76,7 @@ COMMANDS = {
     "generate": (["generate", "RUN", "prompt=a"], "a shorter prompt, or fewer tokens"),
     "predict": (["predict", "RUN", "words.txt"], "data.batch_size, take less"),
     "diagnose": (["diagnose", "RUN", CPU], "fewer samples, queries or layers"),
+    "extend": (["extend", "RUN", CPU, "methods=[none]"], "data.batch_size"),
     "atlas": (["atlas", "RUN", CPU], "fewer samples or queries, or a shorter length"),
 }
 

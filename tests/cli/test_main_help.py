@@ -66,6 +66,7 @@ def test_every_options_class_belongs_to_a_command():
         "zoo.formats.convert:ConvertOptions",
         "zoo.diagnosis.diagnose:DiagnoseOptions",
         "zoo.diagnosis.atlas:AtlasOptions",
+        "zoo.evaluation.extend:ExtendOptions",
         "zoo.launch.launch:LaunchOptions",
         "zoo.laws.run:VerifyOptions",
     ):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from zoo.diagnosis.atlas_report import AtlasReport
     from zoo.diagnosis.report import Report
+    from zoo.evaluation.extend_result import ExtendResult
     from zoo.evaluation.generate import Generation
     from zoo.evaluation.predict import Predictions
     from zoo.evaluation.results import Evaluation
@@ -391,3 +392,53 @@ def atlas(
         names = [os.fspath(one) for one in given]
         report, folder = map_runs(names, options, edits, datasets)
     return Atlas(folder, report)
+
+
+@guard
+def extend(
+    run: str | Path | Run,
+    overrides: Overrides = (),
+    *,
+    to: int | str = "2x",
+    methods: Sequence[str] | None = None,
+    steps: int = 100,
+    lr: float | None = None,
+    gate: Any = None,
+    folder: str | Path | None = None,
+    verbose: bool | None = True,
+) -> ExtendResult:
+    """Test ways to a longer context side by side, from one trained model, as `zoo extend` does.
+
+    Args:
+        run: A run, a run directory or a checkpoint of a causal language model with rotations.
+        overrides: Changes of the stored recipe, as of `zoo.fit`.
+        to: Length to reach in tokens: 512, or "4x" for four times the trained length.
+        methods: Methods to test, such as "none", "yarn", "yarn+train". None: all that fit.
+        steps: Optimizer steps of each method that trains.
+        lr: Learning rate of these steps. None: a third of that of the recipe.
+        gate: {"short_loss": 0.01}: a method is stopped whose loss at the trained length rises by
+            more than this share. None: 0.01.
+        folder: Folder of the results. What is in it already from the same call is not measured
+            again. None: a folder in the run directory.
+        verbose: Print progress to standard error. None leaves logging to the caller.
+
+    Returns:
+        The losses of each method at both lengths, their costs, and which one to take.
+
+    Raises:
+        RecipeError: An argument is wrong, or the model cannot be extended; nothing was measured.
+        CheckpointError: As of `zoo.load`.
+    """
+    from zoo.evaluation.extend import ExtendOptions
+    from zoo.evaluation.extend import extend as run_extension
+
+    chosen = {
+        "to": to,
+        "methods": methods,
+        "steps": steps,
+        "lr": lr,
+        "gate": gate,
+        "folder": folder,
+    }
+    given = {key: value for key, value in chosen.items() if key != "gate" or value is not None}
+    return run_extension(os.fspath(run), overrides, validate_options(ExtendOptions, given))

@@ -23,6 +23,7 @@ from zoo.cli.words import (
     read_export,
     read_folder,
     read_folders,
+    read_run,
     read_runs,
     read_weights,
 )
@@ -359,6 +360,29 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_folder,
             function="zoo.api.audit:audit",
             list_packages=list_audit_packages,
+            computes=True,
+        ),
+        "extend": build_command(
+            "test ways to a longer context side by side, from one trained model",
+            example="zoo extend zoo:lm_rope to=4x steps=50",
+            arguments=[
+                Argument(
+                    "checkpoint",
+                    "RUN|CHECKPOINT",
+                    "a run directory, RUN/last, RUN/best or a checkpoint file",
+                ),
+                Argument(
+                    "overrides",
+                    "key=value",
+                    "the options below, and keys of the stored recipe",
+                    nargs="*",
+                ),
+            ],
+            options="zoo.evaluation.extend:ExtendOptions",
+            read=read_run,
+            function="zoo.api.evaluation:extend",
+            # draw the figure
+            list_packages=lambda known: EXTRAS["compare"],
             computes=True,
         ),
         "list": "zoo.cli.list",

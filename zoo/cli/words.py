@@ -65,6 +65,12 @@ def read_edits(words: Sequence[str], options: str) -> tuple[list[Edit], dict[str
     return edits, given
 
 
+def read_run(known: argparse.Namespace, options: str) -> Call:
+    """Return a run, changes of its recipe, and options."""
+    edits, given = read_edits(known.overrides, options)
+    return Call((known.checkpoint, edits), given)
+
+
 def read_runs(known: argparse.Namespace, options: str) -> Call:
     """Return runs, changes of their recipes, and options."""
     names, changes = split_paths(known.overrides)

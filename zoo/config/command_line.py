@@ -165,13 +165,18 @@ def split_words(
         RecipeError: Some keys are neither options nor overrides; all of them are named.
     """
     declared, sections = _collect_options(classes), fields(Sections)
+    # a key within an option, such as gate.short_loss
+    within = {f"{key}." for key in declared if key not in sections}
     option_words = [
-        word for word in words if _is_option(word) and word.partition("=")[0] not in sections
+        word
+        for word in words
+        if (_is_option(word) and word.partition("=")[0] not in sections)
+        or word.startswith(tuple(within))
     ]
 
     issues = []
     for key in (word.partition("=")[0] for word in option_words):
-        if key not in declared:
+        if key.partition(".")[0] not in declared:
             beside = [*declared, *sections, *others]
             # the command's own options, then what stands beside them, then any key of a recipe
             meant = find_meant(key, declared, TYPO) or find_meant(key, beside, TYPO)

@@ -456,6 +456,27 @@ def explain_unknown(
     return f"the encoding of the model, {encodings}, knows no extrapolation {method}; {hint}"
 
 
+def change_recipe(
+    recipe: Recipe,
+    model: nn.Module,
+    method: str,
+    factors: tuple[float, ...],
+    factor: float | None = None,
+) -> Recipe:
+    """Return a recipe whose encodings follow an extrapolation method.
+
+    Method, factors and factor are those of `find_changes`, and the model that of the recipe.
+    """
+    changes = find_changes(model, method, factors, factor)
+
+    def change(encodings: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        return (Choice(NO_ENCODING, {}),) if method == DROP else _change_options(encodings, changes)
+
+    # built anew, since options of an encoding are fixed when it is made
+    options = _change_encodings(recipe.model.options, change)
+    return replace(recipe, model=Choice(recipe.model.name, options))
+
+
 def build_extended_task(
     recipe: Recipe,
     task: Task,
@@ -468,14 +489,7 @@ def build_extended_task(
 
     Method, factors and factor are those of `find_changes`.
     """
-    changes = find_changes(task.model, method, factors, factor)
-
-    def change(encodings: tuple[Choice, ...]) -> tuple[Choice, ...]:
-        return (Choice(NO_ENCODING, {}),) if method == DROP else _change_options(encodings, changes)
-
-    # built anew, since options of an encoding are fixed when it is made
-    options = _change_encodings(recipe.model.options, change)
-    changed = replace(recipe, model=Choice(recipe.model.name, options))
+    changed = change_recipe(recipe, task.model, method, factors, factor)
     extended = build_task(changed, task.spec, is_trained=False)
     if method == DROP:
         weights = {name: weights[name] for name in extended.state_dict()}
