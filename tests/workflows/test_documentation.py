@@ -353,6 +353,7 @@ SMALL_COMMANDS: dict[str, Callable[[list[str]], list[str]]] = {
     "audit": lambda words: [] if "laws=" in " ".join(words) else ["laws=[batch]"],
     "verify": lambda words: ["laws=[decoding_equals_one_pass]"],
     "generate": lambda words: ["tokens=5"],
+    "extend": lambda words: ["methods=[yarn]", "data.test=0.02", "data.val=0.02"],
 }
 """What is added to a command, by its verb."""
 

@@ -38,6 +38,7 @@ def resolve_stage(recipe: Recipe, step: int) -> Recipe:
         return recipe
     plain = {key: value for key, value in recipe.plain().items() if key != "stages"}
     plain["model"] = _shorten_encodings(plain["model"])
+    # in their order, so that later stages change what earlier ones set
     edits: list[Change] = []
     for stage in recipe.stages[: count_stages(recipe, step)]:
         if issues := [*_find_issues(stage)]:

@@ -136,6 +136,7 @@ def extend(
         RecipeError: The model cannot be extended, or an option is wrong; nothing was measured.
     """
     options = options or ExtendOptions()
+    # weights that come with zoo are at an address, and their results below runs
     path = checkpoints.locate(run)
     experiment, task = restore(path, join_overrides(DEFAULT_OVERRIDES, overrides))
     extension = Extension(path, experiment, task, options)
@@ -169,6 +170,7 @@ def _open_folder(folder: Path, settings: Mapping[str, Any]) -> dict[str, MethodR
         stored, done = read_methods(file)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _refuse("folder", f"{folder} cannot be used, {error}") from None
+    # the methods may differ: those that are missing are added
     differing = [key for key, value in settings.items() if stored.get(key) != value]
     if differing:
         raise _refuse("folder", f"{folder} has results with another {join_words(differing)}")
@@ -208,11 +210,13 @@ class Extension:
             self.length = parse_length(options.to, self.trained, "to")
         except OptionError as error:
             raise _refuse(error.key, error.problem) from None
+        # within the trained length no rule changes anything
         if self.length <= self.trained:
             message = f"{self.length} tokens are not more than the trained {self.trained}"
             raise _refuse("to", f"{message}; write 2x for twice as many")
         self.factors = (self.length / self.trained,)
         self.methods = self._choose_methods()
+        # before anything moves the task to a device
         self.weights = task.state_dict()
         self.device = experiment.trainer.strategy.root_device
 
@@ -223,10 +227,11 @@ class Extension:
         if not scaled:
             encodings = join_words(self.recipe.encodings) or "none"
             message = f"the encoding of the model, {encodings}, has no rule for longer texts"
-            raise _refuse("", f"{message}; zoo eval with evaluate.lengths tests it as it is")
+            raise _refuse("", f"{message}; zoo eval with evaluate.lengths tests it unchanged")
         trained = [
             f"{name}{TRAIN}" for name in (NONE, *RULES, DROP) if name in (NONE, DROP, *rules)
         ]
+        # layers that differ already have no common rotation to keep
         has_types = bool(self.recipe.model.options.get("layer_types"))
         if not has_types and self.recipe.model.options["depth"] > 1:
             trained.append(WINDOWS)
@@ -262,6 +267,7 @@ class Extension:
                 done[name] = self._measure(name, folder, done.get(NONE))
                 log.info("%s: %s", name, done[name].describe())
                 self._write(folder, done)
+        # the numbers first: the renderer may end the process where memory is short
         result = self._conclude(folder, done)
         with skip_without_package("no figure of the extension"):
             draw(result, folder / FIGURE)
@@ -289,6 +295,7 @@ class Extension:
         """Tune or train a method, and test it: first at the trained length, for the gate."""
         start = time.monotonic()
         rule, factor = name.removesuffix(TRAIN), None
+        # 1. make the model: by a training, or by a rule with a factor
         tokens = 0
         if name.endswith(TRAIN):
             recipe = self.change_recipe(name)
@@ -304,6 +311,7 @@ class Extension:
 
         # dynamic depends on the length of a text, and changes nothing within the trained length
         is_unchanged = name in (NONE, TRUNCATE, "dynamic")
+        # 2. the gate: the loss at the trained length
         near = self.score(self.task if is_unchanged else task, "test", self.trained)
         result = MethodResult(
             name=name,
@@ -316,6 +324,7 @@ class Extension:
             1 + self.options.gate.short_loss
         ):
             return replace(result, stopped=True)
+        # 3. the new length
         far = self.score(task, "test", self.length)
         return replace(
             result,
@@ -339,6 +348,7 @@ class Extension:
         for multiple in MULTIPLES:
             task = self.build(rule, multiple * needed, self._middle)
             losses[multiple] = self.score(task, "val", self._middle).loss
+        # of equals the smallest factor, which changes least
         best = min(MULTIPLES, key=lambda multiple: (_finite(losses[multiple]), multiple))
         return best * self.factors[0]
 
@@ -372,6 +382,7 @@ class Extension:
             recipe = replace(recipe, model=Choice(recipe.model.name, options))
         elif rule != NONE:
             recipe = conditions.change_recipe(recipe, self.task.model, rule, self.factors)
+        # windows of the new length, in batches of as many tokens
         is_long = rule in (NONE, *RULES)
         edits: dict[str, Any] = {
             "init_from": str(self.path),
@@ -411,6 +422,7 @@ class Extension:
         data = self.experiment.data_variant(self._choose_sizes(length))
         adapt_data(task, data)
         data.setup("test" if split == "test" else "fit")
+        # a task that was trained comes with dropout
         task = task.to(self.device).eval()
         losses, targets, answers = [], [], []
         loader: Any = data.build_loader(split)

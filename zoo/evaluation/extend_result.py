@@ -89,6 +89,7 @@ class ExtendResult:
     @property
     def ranking(self) -> list[MethodResult]:
         """The methods that passed the gate, the lowest loss at the new length first."""
+        # a loss that is not a number equals nothing, not even itself
         passed = [one for one in self.methods if not one.stopped and one.loss == one.loss]
         return sorted(passed, key=lambda one: float("inf") if one.loss is None else one.loss)
 
@@ -127,6 +128,7 @@ class ExtendResult:
 
     def conclude(self) -> str:
         """Return what to take, and how sure that is, as sentences."""
+        # the first sentence names a method, the second says how sure that is
         ranking = self.ranking
         if not ranking:
             return "No method passed the gate."
@@ -211,6 +213,7 @@ def bootstrap_difference(differences: Tensor, counts: Tensor) -> tuple[float, fl
         counts: Targets of each window [W].
     """
     generator = torch.Generator().manual_seed(SEED)
+    # the same windows for both methods: what a hard window adds to both cancels
     drawn = torch.randint(len(counts), (RESAMPLES, len(counts)), generator=generator)
     means = differences[drawn].sum(1) / counts[drawn].sum(1)
     low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
@@ -223,6 +226,7 @@ def read_methods(file: Path) -> tuple[Mapping[str, Any], dict[str, MethodResult]
     known = {one.name for one in fields(MethodResult)}
     done = {}
     for stored in plain["methods"]:
+        # JSON has the differences too, which follow from the losses
         values = {key: value for key, value in stored.items() if key in known}
         values |= {key: tuple(one) for key, one in values.items() if isinstance(one, list)}
         done[stored["name"]] = MethodResult(**values)

@@ -135,6 +135,7 @@ class Experiment:
         if not number:
             return self
         if number not in self._stages:
+            # the vocabulary is that of the whole run, only the length may differ
             recipe, spec = resolve_stage(self.recipe, step), self.spec
             if recipe.data.options.get("length") != self.recipe.data.options.get("length"):
                 spec = spec.with_size((recipe.data.options["length"],))

@@ -98,6 +98,7 @@ def move_weights(source: nn.Module, target: nn.Module) -> None:
         source: The model that has them.
         target: The model to get them. Its names and shapes are equal; see `explain_difference`.
     """
+    # a shared module has several names, of which the target may know another one first
     saved, twins = source.state_dict().keys(), dict(source.named_modules(remove_duplicate=False))
     for name, module in target.named_modules():
         twin = twins.get(name)
