@@ -566,6 +566,22 @@ def test_an_encoding_that_all_other_layers_replace_is_refused(tmp_path):
     assert zoo.load_recipe(path, {"model.encoding": "alibi"}).encodings == ("alibi",)
 
 
+@pytest.mark.parametrize(
+    ("mixer", "is_read"),
+    [("linear", True), ("short_conv", False), ("linear, encoding: rope", False)],
+)
+def test_an_encoding_of_the_model_may_reach_only_a_mixer(tmp_path, mixer, is_read):
+    path = tmp_path / "mixed.yaml"
+    types = f"{{mixed: {{mixer: {mixer}}}, full: {{encoding: none}}}}"
+    pattern = "layer_pattern: [mixed, full]"
+    path.write_text(f"extends: lm_rope\nmodel:\n  layer_types: {types}\n  {pattern}\n")
+    if is_read:
+        assert zoo.load_recipe(path, {"model.encoding": "xpos"}).encodings == ("xpos", "none")
+        return
+    with pytest.raises(RecipeError, match="no layer has it"):
+        zoo.load_recipe(path, {"model.encoding": "xpos"})
+
+
 def test_a_mixer_that_uses_encodings_gets_those_of_its_layer():
     class Reader(Mixer):
         name, uses_encodings = "reader", True

@@ -334,15 +334,18 @@ def _find_unused_options(tree: Tree, model: Choice, file: str) -> Iterator[Confi
                 ages.append(((ARGUMENT, file, source).index(source), location))
         return min(ages, default=(2, ""))
 
-    # a mixer takes the place of attention, to which all these options belong
-    attention_types = [name for name, changes in types.items() if "mixer" not in changes]
-    for word in sorted(
-        set.intersection(*(set(types[name]) for name in attention_types)) if attention_types else ()
-    ):
-        key, type_keys = (
-            f"model.{word}",
-            [f"model.layer_types.{name}.{word}" for name in attention_types],
-        )
+    # A mixer takes the place of attention, to which these options belong; some use encodings.
+    for word in sorted({word for changes in types.values() for word in changes} - {"mixer"}):
+        readers = [
+            name
+            for name, changes in types.items()
+            if "mixer" not in changes
+            or (word == "encoding" and find("mixers", changes["mixer"].name).uses_encodings)
+        ]
+        if not readers or any(word not in types[name] for name in readers):
+            continue
+        key = f"model.{word}"
+        type_keys = [f"model.layer_types.{name}.{word}" for name in readers]
         is_of_input = word == "encoding" and any(
             find("encodings", encoding.name).adds_to_input for encoding in model.options[word]
         )
@@ -350,7 +353,7 @@ def _find_unused_options(tree: Tree, model: Choice, file: str) -> Iterator[Confi
         if is_of_input or age >= min(find_newest(type_key)[0] for type_key in type_keys):
             continue
         message = f"no layer has it, since each type ({', '.join(types)}) has its own {word}"
-        if len(attention_types) < len(types):
+        if len(readers) < len(types):
             message += " or a mixer"
         change = Setting(type_keys[0], tree.data["model"][word])
         hint = Message("write ", change, ", or remove the key ", Setting(type_keys[0]))
