@@ -30,6 +30,7 @@ from zoo.diagnosis.head_jobs import (
     list_text_jobs,
 )
 from zoo.diagnosis.intervals import estimate_mean
+from zoo.diagnosis.position_probes import measure_probes
 from zoo.diagnosis.position_use import SampleValues
 from zoo.diagnosis.receptive_field import measure_fields
 from zoo.diagnosis.report import LayerMeasures
@@ -226,8 +227,11 @@ def map_subject(
 
         capture_layers(given.model, given.inputs, add, layout.query_index)
         scores = [*jobs.list_scores(), *_score_copies(repeated)]
-        log.info("%s: measuring receptive fields", subject.name)
+        log.info("%s: measuring receptive fields and probes", subject.name)
         fields = measure_fields(*take_few(given, len(layout.columns)))
+        probes = measure_probes(given.model, given.more or given.inputs)
+        if not probes:
+            absent["probes"] = "no probe of positions: too few samples have the same ones"
         if not fields:
             absent["fields"] = "no token is real in all samples, from which fields would reach"
         if not frequencies:
@@ -279,6 +283,7 @@ def map_subject(
         measures=tuple(means),
         frequencies=tuple(frequencies),
         fields=fields,
+        probes=probes,
         absent=absent,
     )
 

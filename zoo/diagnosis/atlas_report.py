@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.diagnosis.frequency_use import LayerFrequencies
 from zoo.diagnosis.head_jobs import JobScores
+from zoo.diagnosis.position_probes import LayerProbe
 from zoo.diagnosis.receptive_field import LayerField
 from zoo.diagnosis.report import PairedChange
 
@@ -73,6 +74,7 @@ class AtlasRun:
         measures: Measures of attention by layer.
         frequencies: The use of rotary frequencies by layer; empty if no pairs of channels turn.
         fields: The receptive fields after some layers.
+        probes: Linear probes of positions after some layers.
         absent: Why a part is missing, by the key of its section.
     """
 
@@ -87,6 +89,7 @@ class AtlasRun:
     measures: tuple[LayerMeans, ...]
     frequencies: tuple[LayerFrequencies, ...]
     fields: tuple[LayerField, ...]
+    probes: tuple[LayerProbe, ...]
     absent: Mapping[str, str]
 
     @classmethod
@@ -110,6 +113,7 @@ class AtlasRun:
                 "measures": tuple(_read(LayerMeans, one) for one in stored["measures"]),
                 "frequencies": tuple(_read(LayerFrequencies, one) for one in stored["frequencies"]),
                 "fields": tuple(_read_field(one) for one in stored["fields"]),
+                "probes": tuple(_read(LayerProbe, one) for one in stored["probes"]),
             }
         )
 

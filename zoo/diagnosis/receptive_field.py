@@ -81,17 +81,13 @@ def measure_fields(model: nn.Module, inputs: Inputs) -> tuple[LayerField, ...]:
         stack.enter_context(torch.enable_grad())
         for part in find_encoded(model):
             stack.enter_context(hook_tokens(part, follow))
-        outputs = stack.enter_context(_keep_outputs(model))
+        outputs = stack.enter_context(keep_outputs(model))
         stack.enter_context(hook_attention(model, seen.append))
         found = model(*inputs)
-        # a state by the number of layers that it has passed, some of which may have no attention
-        depth = seen[0].chain.dims.depth or len(seen)
-        states = [(one.layer, one.tokens.x) for one in seen[1:]]
-        finals = [one for one in (*outputs, *list_tensors(found)) if _has_tokens(one, leaves[0])]
-        states += [(depth, one) for one in finals[:1]]
-
+        states = list_states(seen, outputs, found)
+        has_mixers = len(seen) < (seen[0].chain.dims.depth or 0)
         calls = [_describe(one) for one in seen]
-        is_counted = _find_counted(seen[0].tokens)
+        is_counted = find_counted(seen[0].tokens)
         if not is_counted.any():
             return ()
         query, distances = _choose_token(seen[0].tokens, calls[0].causal, is_counted)
@@ -102,7 +98,7 @@ def measure_fields(model: nn.Module, inputs: Inputs) -> tuple[LayerField, ...]:
             sizes = _measure_gradient(state, leaves[0], query)
             field = accumulate(sizes, distances, is_counted)
             # what a mixer lets through is not known
-            allowed = distances[reached[number] & is_counted].max() if len(seen) == depth else NONE
+            allowed = distances[reached[number] & is_counted].max() if not has_mixers else NONE
             fields.append(replace(field, layers=layers, allowed=float(allowed)))
     return tuple(fields)
 
@@ -139,7 +135,7 @@ def _measure_gradient(state: Tensor, leaf: Tensor, query: int) -> Tensor:
 
 
 @contextmanager
-def _keep_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
+def keep_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
     """Within the context, keep what the final norm of zoo's own models returns."""
     outputs: list[Tensor] = []
     with ExitStack() as stack:
@@ -149,8 +145,25 @@ def _keep_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
         yield outputs
 
 
-def _has_tokens(output: object, leaf: Tensor) -> bool:
-    return isinstance(output, Tensor) and output.ndim == 3 and output.shape[:2] == leaf.shape[:2]
+def list_states(
+    seen: Sequence[AttentionInput], outputs: Sequence[Tensor], found: object
+) -> list[tuple[int, Tensor]]:
+    """Return states [B, N, D] by the number of layers that they have passed.
+
+    Args:
+        seen: The inputs of all attention layers.
+        outputs: What `keep_outputs` has kept.
+        found: The output of the model.
+
+    Returns:
+        What enters the second attention and so on, some layers before which may have had none, and
+        the output of the model if it has tokens.
+    """
+    shape = seen[0].tokens.x.shape[:2]
+    states = [(one.layer, one.tokens.x) for one in seen[1:]]
+    finals = [one for one in (*outputs, *list_tensors(found)) if one.ndim == 3]
+    depth = seen[0].chain.dims.depth or len(seen)
+    return [*states, *[(depth, one) for one in finals if one.shape[:2] == shape][:1]]
 
 
 def _describe(given: AttentionInput) -> AttentionCall:
@@ -160,7 +173,7 @@ def _describe(given: AttentionInput) -> AttentionCall:
     return described if isinstance(described, AttentionCall) else described.call
 
 
-def _find_counted(tokens: Tokens) -> Tensor:
+def find_counted(tokens: Tokens) -> Tensor:
     """Return which tokens have a position and are padding in no sample, bool [N]."""
     is_counted = torch.ones(len(tokens), dtype=torch.bool, device=tokens.x.device)
     for mask in (tokens.has_position, tokens.valid):

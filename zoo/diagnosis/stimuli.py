@@ -25,7 +25,7 @@ from zoo.diagnosis.head_jobs import LEAST, RepeatedText, draw_repeated_text
 from zoo.diagnosis.inputs import Inputs
 from zoo.diagnosis.intervals import LEVEL
 from zoo.diagnosis.position_use import SampleValues, compare_samples
-from zoo.diagnosis.report import PairedChange
+from zoo.diagnosis.report import MEASURED, PairedChange
 from zoo.diagnosis.trained_run import TrainedRun
 from zoo.diagnostics.capture import capture_model, evaluation_mode
 from zoo.errors import OptionError
@@ -50,6 +50,7 @@ class Stimulus:
         inputs: Its arguments.
         measure: Returns the loss of each sample, or the output [B, ..] of a model without a loss.
         text: The repeated text; None for given samples.
+        more: Arguments with more samples, 32 where there are as many; empty: the same ones.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Stimulus:
     inputs: Inputs
     measure: Callable[[], SampleValues | Tensor]
     text: RepeatedText | None = None
+    more: Inputs = ()
 
 
 def take_few(given: Stimulus, length: int) -> tuple[nn.Module, Inputs]:
@@ -113,9 +115,13 @@ def list_run_stimuli(run: TrainedRun, samples: int, length: int | None) -> list[
     Raises:
         OptionError: A length was given for a model that reads no text, or is too short.
     """
-    inputs, _ = run.load_inputs(samples, 1)
+    inputs, more = run.load_inputs(samples, MEASURED)
     task = run.task
-    stimuli = [Stimulus("given", task.model, inputs, lambda: measure_losses(task, run.batch))]
+
+    def measure() -> SampleValues:
+        return measure_losses(task, run.batch)
+
+    stimuli = [Stimulus("given", task.model, inputs, measure, more=more)]
     spec = task.spec
     if spec.target_unit != "token" or spec.token_vocabulary is None:
         if length is not None:

@@ -122,6 +122,11 @@ def _list_quantities(run: AtlasRun) -> Iterator[tuple[str, str]]:
         yield f"99 % of the gradient within, first to last layer, {run.unit}", " to ".join(reaches)
         allowed = [numbers.format_number(one.allowed) for one in (run.fields[0], run.fields[-1])]
         yield f"masks let through, first to last layer, {run.unit}", " to ".join(allowed)
+    if run.probes:
+        best = max(run.probes, key=lambda one: one.r2)
+        input_score, best_score = (numbers.format_fixed(one.r2, 2) for one in (run.probes[0], best))
+        text = f"{input_score}, best {best_score} after {_name_depth(best.layers)}"
+        yield "positions that a linear probe reads from the input", text
     for measure in run.measures:
         values = measure.values[~measure.values.isnan()]
         if len(values):
@@ -233,6 +238,25 @@ def _describe_run(run: AtlasRun, name: str, number: int) -> Iterator[ReportSecti
             ),
             panels=(_draw_fields(run),),
         )
+    if run.probes:
+        yield ReportSection(
+            key=f"probes-{number}",
+            title=entitle("Where position can be read"),
+            lead="Fraction of the variance of positions that a linear map of states explains in "
+            "samples that it was not fitted to, and of positions that were permuted.",
+            table=SectionTable(
+                heads=("after", "positions", "permuted positions"),
+                rows=[
+                    [
+                        _name_depth(one.layers),
+                        *(numbers.format_fixed(part, 3) for part in (one.r2, one.control)),
+                    ]
+                    for one in run.probes
+                ],
+                left=("after",),
+            ),
+            panels=(_draw_probes(run),),
+        )
     if run.frequencies:
         yield ReportSection(
             key=f"frequencies-{number}",
@@ -255,6 +279,21 @@ def _draw_fields(run: AtlasRun) -> Panel:
         "line that rises at once is that of a local layer.",
         x_values=shown[0].distances.float(),
         lines={_name_depth(one.layers): one.cumulative.float() for one in shown},
+    )
+
+
+def _draw_probes(run: AtlasRun) -> Panel:
+    return Curves(
+        title="Linear probes of positions",
+        x="layers that states have passed",
+        y="explained variance",
+        caption="Far above its control, which remembers permuted positions, a probe reads order "
+        "from states; below 0 it does worse than a constant.",
+        x_values=torch.tensor([float(one.layers) for one in run.probes]),
+        lines={
+            "positions": torch.tensor([one.r2 for one in run.probes]),
+            "permuted positions": torch.tensor([one.control for one in run.probes]),
+        },
     )
 
 
