@@ -39,8 +39,8 @@ FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")
 
 
 def list_families() -> Iterator[tuple[str, str]]:
-    """Yield the kind and the type of each family."""
-    for kind in ("decoder", "encoder"):
+    """Yield the kind and the type of each family, encoders first, which are asked few laws."""
+    for kind in ("encoder", "decoder"):
         for name in small_models.list_types(kind):
             yield kind, name
 

@@ -39,6 +39,7 @@ from zoo.auditing.subject import (
 
 WIDEST = 256  # tokens of a window that is measured first
 LARGEST_WINDOW = 4096  # tokens of a window that is measured where a copy breaks the law
+TEXTS = 3  # texts by which windows are measured
 INFLUENCE = 1e-30  # relative gradient by which a token sees another one; hidden ones have 0
 
 
@@ -132,13 +133,13 @@ def find_windows(subject: AuditSubject) -> dict[str, int | None]:
     attentions = find_attentions(subject)
     if not attentions:
         raise NotAskedError("no module of the model computes scores of attention")
-    types = getattr(config, "layer_types", None)
+    types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     windows: dict[str, int | None] = {}
     for number, module in enumerate(attentions):
         layer = getattr(module, "layer_idx", number)
         is_windowed = True
         if types and isinstance(layer, int) and layer < len(types):
-            is_windowed = types[layer] == "sliding_attention"
+            is_windowed = types[layer] in ("sliding_attention", "local")
         windows[names[module]] = window if is_windowed else None
     return windows
 
@@ -159,7 +160,7 @@ def measure_influence(
 
     Args:
         subject: A subject with a model.
-        ids: Token ids [1, N].
+        ids: Token ids [B, N]; a token is seen that is seen in one of the texts.
         parts: Numbers of tokens of the calls; one call needs no cache.
         tokens: The tokens whose outputs are asked.
     """
@@ -201,7 +202,7 @@ def measure_influence(
                 rows = []
                 for token in tokens:
                     gradients = torch.autograd.grad(
-                        (joined[0, token] * weights).sum(),
+                        (joined[:, token] * weights).sum(),
                         inputs[path],
                         retain_graph=True,
                         allow_unused=True,
@@ -209,7 +210,7 @@ def measure_influence(
                     parts_of_row = [
                         torch.zeros(one.shape[1])
                         if gradient is None
-                        else gradient[0].abs().amax(-1)
+                        else gradient.abs().amax((0, -1))
                         for one, gradient in zip(inputs[path], gradients, strict=True)
                     ]
                     rows.append(torch.cat([part.float().cpu() for part in parts_of_row]))
@@ -263,7 +264,8 @@ def measure_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
     if window is None:
         raise NotAskedError("no layer has a window")
     count = max(2 * window + 8, LENGTH) if window <= WIDEST else window + 12
-    ids = subject.draw_ids(1, count)
+    # Where scores are far apart, weights of tokens in the window may vanish in one text.
+    ids = subject.draw_ids(TEXTS, count)
     first = window + 3
     tokens = [window - 1, window, first + 1, first + 3, count - 1]
     ways: list[tuple[str, tuple[int, ...]]] = [("", (count,))]
@@ -274,10 +276,10 @@ def measure_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
         for path, seen in influences.items():
             limit = windows[path]
             for token, row in zip(tokens, seen, strict=True):
-                expected = torch.arange(count) <= token
-                if limit is not None:
-                    expected &= torch.arange(count) > token - limit
-                if torch.equal(row, expected):
+                first_visible = 0 if limit is None else max(0, token - limit + 1)
+                places = row.nonzero().flatten().tolist()
+                # Weights between the ends may vanish; a window shows in its ends.
+                if places and (places[0], places[-1]) == (first_visible, token):
                     continue
                 width = token - int(row.nonzero()[0]) + 1 if bool(row.any()) else 0
                 configured = "all earlier ones" if limit is None else f"the window of {limit:,}"
