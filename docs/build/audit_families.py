@@ -35,6 +35,30 @@ RECORD, PAGE = FOLDER / "families.jsonl", FOLDER / "families.md"
 SECONDS = 60  # of computation, for one family
 PATIENCE = 400  # seconds for one family, on a machine that does other things, too
 MEGABYTES = 5000
+COUNTS_PADDING = "the class takes no position ids and counts padding, too"
+CONVOLVES_PADDING = "the convolution of an attention layer reads the states of padding"
+POOLS_PADDING = "the class pools neighbours, padding among them"
+NO_DECODER = "the class needs is_decoder=True, which its configuration does not have by default"
+REMARKS = {
+    ("bart", "left_padding"): COUNTS_PADDING,
+    ("mbart", "left_padding"): COUNTS_PADDING,
+    ("mvp", "left_padding"): COUNTS_PADDING,
+    ("funnel", "left_padding"): POOLS_PADDING,
+    ("funnel", "right_padding"): POOLS_PADDING,
+    ("bert-generation", "future"): NO_DECODER,
+    ("bert-generation", "packing"): NO_DECODER,
+    ("convbert", "left_padding"): CONVOLVES_PADDING,
+    ("convbert", "right_padding"): CONVOLVES_PADDING,
+    ("bigbird_pegasus", "left_padding"): COUNTS_PADDING,
+    ("blenderbot-small", "left_padding"): COUNTS_PADDING,
+    ("git", "left_padding"): COUNTS_PADDING,
+    ("cpmant", "future"): "by design: the class reads a prompt in both directions",
+    ("deepseek_v4", "left_padding"): "blocks of compressed keys are counted from the padding",
+    ("deepseek_v4", "packing"): "blocks of compressed keys reach from one text into the next",
+    ("inkling2_loop_text", "packing"): "short convolutions of keys read the text before",
+    ("falcon_mamba", "cache"): "the state is read for single tokens only, as in Mamba",
+}
+"""{(family, law): what was found where the report names a place only}"""
 FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")
 
 
@@ -135,6 +159,13 @@ def read_use(process: int) -> tuple[float, int]:
     return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
+def read_processor() -> str:
+    """Return the name of the processor and its number of cores."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    name = next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    return f"{name}, {os.cpu_count()} cores"
+
+
 def read_rows() -> list[dict[str, Any]]:
     """Return the rows of the record."""
     if not RECORD.exists():
@@ -150,15 +181,21 @@ def write_page(rows: Sequence[dict[str, Any]]) -> str:
     built = [row for row in rows if "laws" in row]
     sound = [row for row in built if not row["broken"]]
     days = sorted({row["date"] for row in rows})
+    processors = sorted({row["processor"] for row in rows})
+    seconds = sorted(row["seconds"] for row in built)
     lines = [
         "# Families that were audited",
         "",
         f"`zoo audit` of {len(built)} of the {len(families)} families of decoders and encoders in "
         f"transformers {rows[0]['transformers']} with torch {rows[0]['torch']}, "
-        f"{days[0]} to {days[-1]}. Each is a small model with random weights: of the default "
-        "configuration as `size=small` builds it, or with sizes that its class takes.",
+        f"{' to '.join(days[:1] + days[1:][-1:])}, on {', '.join(processors)}, one thread. Each "
+        "is a small model with random weights: of the default configuration as `size=small` builds it, or with "
+        "sizes that its class takes.",
         f"{len(sound)} keep all laws that they were asked, {len(built) - len(sound)} break one or "
-        "more. Written by `python docs/build/audit_families.py`.",
+        f"more. A family takes {seconds[len(seconds) // 2]} seconds of computation in the median, "
+        f"{seconds[-1]} at most, and up to {max(row['megabytes'] for row in built):,} MB. Families "
+        f"that need more than {SECONDS} seconds or {MEGABYTES:,} MB are not audited. Written by "
+        "`python docs/build/audit_families.py`.",
         "",
         "| family | kind | built | kept | broken | not asked | seconds | MB |",
         "|---|---|---|--:|---|--:|--:|--:|",
@@ -175,7 +212,8 @@ def write_page(rows: Sequence[dict[str, Any]]) -> str:
         for one in row["broken"]:
             place = f" in `{one['module']}`" if one["module"] else ""
             since = f" since position {one['since']:,}" if one["since"] is not None else ""
-            cause = one["cause"] or "the place alone is known"
+            unknown = "not looked at yet; the report has the place only"
+            cause = REMARKS.get((row["name"], one["law"])) or one["cause"] or unknown
             lines.append(
                 f"- `{row['name']}`, {one['law']}: {cause}{place}{since} "
                 f"(error {one['error']:.1e}, bound {one['bound']:.1e})"
@@ -212,6 +250,7 @@ def main(names: Sequence[str]) -> None:
         if (kind, name) in known:
             continue
         row = measure(kind, name)
+        row |= {"processor": read_processor()}
         row |= {"date": datetime.now(UTC).date().isoformat(), **versions}
         with RECORD.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

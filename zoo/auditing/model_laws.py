@@ -198,6 +198,9 @@ def measure_influence(
             influences = {}
             for path, states in outputs.items():
                 joined = torch.cat(states, 1)
+                if joined.shape[1] != ids.shape[1]:
+                    # A module that runs in a loop has no row of its own for each token.
+                    continue
                 weights = torch.linspace(0.5, 1.5, joined.shape[-1]).to(joined)
                 rows = []
                 for token in tokens:

@@ -106,7 +106,13 @@ def make_transformers_subject(model: Any) -> AuditSubject:
             raise NotAskedError("the model returns no cache")
         return read_logits(output), (name, state)
 
-    is_causal = (
+    # The tokens of an encoder that a decoder follows see all others, though it generates; XLM and
+    # FlauBERT say by an entry whether they are causal.
+    reads_both_ways = (
+        bool(getattr(config, "is_encoder_decoder", False))
+        or getattr(config, "causal", None) is False
+    )
+    is_causal = not reads_both_ways and (
         bool(model.can_generate())
         or bool(getattr(config, "is_decoder", False))
         # A cache holds what earlier tokens computed, so that later ones cannot have changed it.
