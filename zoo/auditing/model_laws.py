@@ -198,9 +198,6 @@ def measure_influence(
             influences = {}
             for path, states in outputs.items():
                 joined = torch.cat(states, 1)
-                if joined.shape[1] != ids.shape[1]:
-                    # A module that runs in a loop has no row of its own for each token.
-                    continue
                 weights = torch.linspace(0.5, 1.5, joined.shape[-1]).to(joined)
                 rows = []
                 for token in tokens:
@@ -241,6 +238,8 @@ def check_windows(subject: AuditSubject, notes: list[str]) -> tuple[str, int, st
     window = next((one for one in find_windows(subject).values() if one is not None), None)
     if window is None:
         raise NotAskedError("no layer has a window")
+    if not subject.is_causal:
+        raise NotAskedError("windows of encoders reach to both sides, which is not asked")
     if window <= WIDEST:
         return measure_windows(subject)
     fault = measure_windows(narrow_windows(subject))
