@@ -1,6 +1,7 @@
 """Ways to a longer context, side by side: each is what `zoo eval` measures, and the gate is kept."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from untrained import write_checkpoint
 
 import zoo
 from zoo.cli.main import main
+from zoo.errors import Stopped
 from zoo.evaluation.extend import ExtendOptions, Extension, GateOptions, extend
 from zoo.evaluation.extend_result import ExtendResult, MethodResult, bootstrap_difference
+from zoo.run.callbacks.stop_on_signal import StopOnSignal
 from zoo.run.load import restore
 
 TIMES, LENGTH = 4, 64
@@ -125,6 +128,25 @@ def test_a_stopped_call_goes_on_and_trains_what_is_left(run, monkeypatch):
     assert [one.name for one in resumed.methods] == [*methods]
     assert after["recommended"] == resumed.recommended
     assert resumed.methods[2].tokens == 3 * 8 * 16
+
+
+def test_a_signal_in_a_training_names_the_way_on(run, monkeypatch):
+    options = ExtendOptions(methods=("yarn+train",), steps=6, gate=OPEN)
+
+    def note_signal(self, trainer, *_):
+        if trainer.global_step == 2:
+            self._note(signal.SIGTERM, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_train_batch_start", note_signal)
+        with pytest.raises(
+            Stopped, match=r"stopped in yarn\+train; the same call goes on"
+        ) as stopped:
+            extend(run, {}, options)
+    assert stopped.value.code == 143
+    resumed = extend(run, {}, options).methods[1]
+    whole = extend(run, {}, ExtendOptions(**{**vars(options), "folder": "whole"})).methods[1]
+    assert resumed.window_losses == whole.window_losses
 
 
 def test_the_gate_stops_what_is_worse_at_the_trained_length(run):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zoo.config import Overrides, Recipe, from_plain, join_overrides
 from zoo.config.schema import LENGTH, parse_length
-from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting
+from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting, Stopped
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, adapt_data
 from zoo.evaluation.extend_result import ExtendResult, MethodResult, draw, read_methods
 from zoo.options import Between, Choice, Count
@@ -296,10 +296,10 @@ class Extension:
         start = time.monotonic()
         rule, factor = name.removesuffix(TRAIN), None
         # 1. make the model: by a training, or by a rule with a factor
-        tokens = 0
+        tokens, seconds = 0, 0.0
         if name.endswith(TRAIN):
             recipe = self.change_recipe(name)
-            task = self._train(recipe, folder / "runs" / name)
+            task, seconds = self._train(recipe, folder / "runs" / name)
             batch = recipe.data.options["batch_size"] * recipe.trainer.accumulate_grad_batches
             tokens = self.options.steps * batch * recipe.data.options["length"]
         else:
@@ -308,17 +308,15 @@ class Extension:
                 tokens = len(MULTIPLES) * int(self._read("val", self._middle).counts.sum())
             task = self.build(rule, factor)
         made = time.monotonic()
+        # a training that went on counts all of its attempts
+        seconds = seconds or made - start
 
         # dynamic depends on the length of a text, and changes nothing within the trained length
         is_unchanged = name in (NONE, TRUNCATE, "dynamic")
         # 2. the gate: the loss at the trained length
         near = self.score(self.task if is_unchanged else task, "test", self.trained)
         result = MethodResult(
-            name=name,
-            short_loss=near.loss,
-            factor=factor,
-            tokens=tokens,
-            seconds=round(made - start, 2),
+            name=name, short_loss=near.loss, factor=factor, tokens=tokens, seconds=round(seconds, 2)
         )
         if plain is not None and not near.loss <= plain.short_loss * (
             1 + self.options.gate.short_loss
@@ -402,10 +400,21 @@ class Extension:
             edits |= {f"data.{key}": value for key, value in sizes.items()}
         return from_plain(recipe.plain(), edits, origin=self.recipe.name, name=self.recipe.name)
 
-    def _train(self, recipe: Recipe, run: Path) -> Task:
-        """Train a recipe, or go on with its run; return the task with the last weights."""
-        fit(recipe, run, "auto", is_tested=False)
-        return restore(run / "checkpoints" / "last.ckpt")[1]
+    def _train(self, recipe: Recipe, run: Path) -> tuple[Task, float]:
+        """Train a recipe, or go on with its run.
+
+        Returns:
+            The task with the last weights, and the seconds of training.
+
+        Raises:
+            Stopped: A signal has come; the checkpoint is saved.
+        """
+        try:
+            result = fit(recipe, run, "auto", is_tested=False)
+        except Stopped as stopped:
+            message = f"stopped in {run.name}; the same call goes on from its checkpoint in {run}"
+            raise Stopped(stopped.code - 128, message) from None
+        return restore(run / "checkpoints" / "last.ckpt")[1], 60 * result.minutes
 
     def _choose_sizes(self, length: int) -> dict[str, Any]:
         """Return options of the data for a length; a batch keeps about its number of tokens."""
