@@ -677,10 +677,15 @@ def train_packed(
     return total
 
 
+def prepare_coming(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    (reader.folder / "input.txt").write_text("To be, or not to be. " * 4000, encoding="utf-8")
+
+
 PREPARE: dict[str, Callable[[Reader, pytest.MonkeyPatch], None]] = {
     "docs/adding.md": prepare_adding,
     "docs/audit.md": prepare_audit,
     "docs/claims.md": prepare_claims,
+    "docs/coming.md": prepare_coming,
     "docs/comparing.md": prepare_comparing,
     "docs/conformance.md": prepare_plugin,
     "docs/diagnostics.md": prepare_diagnostics,

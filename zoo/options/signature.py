@@ -465,7 +465,7 @@ class ModuleNames(dict[str, Any]):
             modules = {alias.asname or alias.name.partition(".")[0]: alias for alias in node.names}
             whole = import_module(modules[name].name)
             value = whole if modules[name].asname else sys.modules[name]
-        elif isinstance(node, ast.Assign):
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             value = names.evaluate(node.value)
         elif (
             isinstance(node, ast.ClassDef) and _is_dataclass(node) and not may_import(names.module)
@@ -556,6 +556,8 @@ def _list_bindings(tree: ast.Module) -> Mapping[str, tuple[ast.stmt, str]]:
             names = [node.name]
         elif isinstance(node, ast.Assign):
             names = [*map(ast.unparse, node.targets)]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            names = [ast.unparse(node.target)]
         else:
             continue
         bindings |= {name: (node, name) for name in names}
