@@ -158,6 +158,8 @@ class HandDecoder(PreTrainedModel):
             width = window + 1 if fault == "window" else window
             if not (fault == "window_in_cache" and start and count > 1):
                 visible = visible & (keys > queries - width)
+        if fault == "hole":
+            visible = visible & (keys != queries - 3)
         if mask is not None and mask.dim() == 4:
             visible = visible & (
                 mask[:, 0] > LOWEST / 2 if mask.is_floating_point() else mask[:, 0]

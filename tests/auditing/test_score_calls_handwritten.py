@@ -52,6 +52,14 @@ def test_faults_are_explained_without_a_sound_copy(positions, fault, law):
     assert result.explanation == fault, result.remark
 
 
+@pytest.mark.parametrize("positions", ["complex", "learned"])
+def test_a_hole_inside_a_window_is_found(positions):
+    model = handwritten.build_hand(positions, "hole", sliding_window=8)
+    (result,) = zoo.audit(model, laws=["window"]).results
+    assert result.status == "broken"
+    assert "no token sees the one 3 before it, inside its window" in result.remark
+
+
 def test_a_scale_that_follows_the_call_is_found_without_rotations():
     report = zoo.audit(handwritten.build_hand("alibi", "length_of_call"), laws=["cache"])
     assert report.broken[0].module == "layers.0.attention"

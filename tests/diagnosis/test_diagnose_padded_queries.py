@@ -142,7 +142,7 @@ def test_padding_changes_nothing_for_any_encoding(kind, case, step):
 @pytest.mark.parametrize(
     "options",
     [give_mixer("linear"), {"sinks": True}, {"window": 4}, {"softcap": 2.0}, {"kv_heads": 1}],
-    ids=str,
+    ids=" ".join,
 )
 def test_padding_changes_nothing_for_any_attention(options):
     for kind in (decoder, encoder):

@@ -96,7 +96,7 @@ def test_beams_go_on_from_other_rows(names):
 @pytest.mark.parametrize(
     "options",
     [give_mixer("linear"), {"window": 4}, {"block": BlockOptions(token_shift=True)}],
-    ids=str,
+    ids=" ".join,
 )
 def test_beams_reorder_all_that_is_remembered(options):
     model, inputs, later, cache = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -295,7 +295,28 @@ def measure_windows(subject: AuditSubject) -> tuple[str, int, str, str] | None:
                 if later:
                     explanation = "mask_in_cache" if way else "mask_causal"
                 return path, token, cause, explanation
+            if hidden := list_hidden_offsets(tokens, seen, limit):
+                cause = f"no token sees the one {hidden[0]} before it{way}, inside its window"
+                return path, hidden[0], cause, "window_in_cache" if way else "window"
     return None
+
+
+def list_hidden_offsets(tokens: Sequence[int], seen: Tensor, window: int | None) -> list[int]:
+    """Return offsets inside the window at which no token sees another one.
+
+    A single weight may vanish because of its content; one that is hidden vanishes for all tokens.
+
+    Args:
+        tokens: The tokens whose outputs were asked.
+        seen: What each of them sees, bool [len(tokens), N].
+        window: Number of tokens of the window; None: all earlier ones.
+    """
+    reach = min(tokens) + 1 if window is None else min(window, min(tokens) + 1)
+    return [
+        offset
+        for offset in range(1, reach)
+        if not any(row[token - offset] for token, row in zip(tokens, seen, strict=True))
+    ]
 
 
 def compute_gradients(
