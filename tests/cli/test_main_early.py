@@ -32,6 +32,7 @@ MISTAKES = [
     ("predict run file.png topp=3", "did you mean predict.top?"),
     ("diagnose run sampels=3", "did you mean samples?"),
     ("atlas run sampels=3", "did you mean samples?"),
+    ("extend run stpes=3", "did you mean steps?"),
     ("bench ropee", "did you mean rope?"),
     ("bench rope ronds=3", "did you mean rounds?"),
     ("compare", "no recipe; write"),

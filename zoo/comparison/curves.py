@@ -102,10 +102,7 @@ def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
 
 
 def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
-    """Return the monitored metric against steps: the mean of seeds, and the band they lie in.
-
-    Nothing is returned where no variant was validated more than once.
-    """
+    """Return the monitored metric against steps: the mean of seeds, and the band they lie in."""
     y = "validation, as monitored"
     return _fill(
         comparison, LineChart(title="In training", x="step", y=y, lines=()), _line_of_steps
@@ -316,8 +313,7 @@ def _line_of_steps(variant: Variant) -> Line | None:
             # a seed that diverged makes the mean NaN: a mean of the others would hide it
             plotted = nan if value is None or not isfinite(value) else value
             values_by_step.setdefault(step, []).append(plotted)
-    # one validation is no curve, and its value is in the tables
-    if len(values_by_step) < 2:
+    if not values_by_step:
         return None
     steps = sorted(values_by_step)
     mean, low, high = (

@@ -36,7 +36,7 @@ from zoo.diagnostics.capture import LayerAttention
 from zoo.errors import OptionError
 
 SEED = 0
-LEAST = 8  # tokens of a text that is repeated: fewer tell no head from another
+LEAST = 8  # tokens that are repeated: fewer do not tell heads apart
 PERIODS = 4  # numbers of tokens after which different samples repeat
 NOTABLE = 0.3
 """Least score of a head that has a job, by which Gu et al. 2024 (arXiv:2410.10781) define sinks."""

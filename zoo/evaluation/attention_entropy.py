@@ -50,6 +50,6 @@ def measure_entropies(task: Task, data: DataModule) -> tuple[dict[str, float], t
     capture_layers(task.model, few, see, QUERIES)
     if not by_layer:
         raise OptionError("entropy", "no attention of the model can be seen; leave it out")
-    # a model that reads a text in parts is seen once for each
+    # a model that reads tokens in parts is seen once for each part
     layers = tuple(fmean(by_layer[layer]) for layer in sorted(by_layer))
     return {ENTROPY: fmean(layers), EVEN: fmean(even)}, layers

@@ -71,6 +71,8 @@ class VariablePalette(Palette):
         return f"var(--{LETTERS[ramp]}{level}i)"
 
 
+EVEN_LUMINANCE = (1.05 * 0.05) ** 0.5 - 0.05
+"""The luminance on which black and white have the same contrast."""
 LETTERS = {"weights": "w", "signed": "d"}  # prefixes of the CSS variables of a ramp's levels
 
 # From dark blue to yellow (Nunez, Anderton and Renslow 2018), the same for light and dark themes.
@@ -150,17 +152,20 @@ def measure_contrast(colour: str, other: str) -> float:
 
 def _measure_luminance(colour: str) -> float:
     """Return the relative luminance of a colour, from 0 to 1 (WCAG 2.2)."""
-    shares = [channel / 255 for channel in channels(colour)]
-    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
-    return sum(weight * s for weight, s in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    luminance = 0.0
+    for weight, channel in zip((0.2126, 0.7152, 0.0722), channels(colour), strict=True):
+        share = channel / 255
+        linear = share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+        luminance += weight * linear
+    return luminance
 
 
 def choose_ink(colour: str) -> str:
     """Return black or white, whichever is easier to read on a colour.
 
-    The contrast is at least 4.58, that of both with a luminance of 0.18.
+    The contrast is at least 4.58.
     """
-    return max(("#000000", "#ffffff"), key=lambda ink: measure_contrast(ink, colour))
+    return "#000000" if _measure_luminance(colour) > EVEN_LUMINANCE else "#ffffff"
 
 
 def css_variables(palette: Palette) -> dict[str, str]:

@@ -16,7 +16,7 @@ from zoo.diagnosis.page.viewer_data import to_plain
 from zoo.diagnosis.report import PairedChange
 from zoo.diagnostics.capture import choose_evenly
 from zoo.reporting import numbers
-from zoo.reporting.panel import Curves, HeatmapGrid, Panel
+from zoo.reporting.panel import Curves, HeatmapGrid, Panel, name_head
 from zoo.reporting.sections import (
     ReportSection,
     SectionedReport,
@@ -169,7 +169,7 @@ def _find_spread(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _name_head(layer: int, head: int) -> str:
-    return f"layer {layer}, head {head + 1}"
+    return f"layer {layer}, {name_head(head)}"
 
 
 def _find_largest(run: AtlasRun, key: str) -> tuple[AblatedHead, PairedChange] | None:
