@@ -18,11 +18,9 @@ COMMANDS = (["list"], ["list", "encodings"], ["list", "recipes"], ["show", "rope
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_wrapped_lines_fit_and_lose_no_word(capsys, monkeypatch, words):
-    monkeypatch.delenv("COLUMNS", raising=False)
     main([*words])
     whole = capsys.readouterr().out
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("zoo.cli.terminal.find_width", lambda: 80)
     main([*words])
     wrapped = capsys.readouterr().out
     assert wrapped.split() == whole.split()

@@ -1,8 +1,7 @@
 """Text for terminals: wrapped to their width, with bold headings and coloured states.
 
 Text that goes to a file or another program stays as it is, one line for each entry, so that it can
-be searched. `COLUMNS` sets a width there too. `NO_COLOR` (no-color.org) and `FORCE_COLOR` decide
-about colours.
+be searched. `NO_COLOR` (no-color.org) and `FORCE_COLOR` decide about colours.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def print_text(text: str) -> None:
 
 
 def find_width() -> int | None:
-    """Return the columns of the terminal; None for a file or pipe, unless `COLUMNS` is set."""
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+    """Return the columns of the terminal; None for a file or pipe."""
+    if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, NARROWEST)
 
