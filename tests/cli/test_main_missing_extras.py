@@ -47,6 +47,7 @@ FILES = [
     ("diagnose empty", "empty: no checkpoint in it"),
     ("diagnose", "nothing to diagnose"),
     ("atlas nothere", "nothere: no such checkpoint"),
+    ("extend nothere", "nothere: no such checkpoint"),
     ("bench rope layers=[nothere.yaml]", "nothere.yaml: there is no such recipe"),
     ("compare nothere.yaml encodings=[rope]", "nothere.yaml: there is no such recipe"),
     ("compare vit_comrope", "nothing varies"),
