@@ -189,7 +189,8 @@ def test_variants_are_compared_at_equal_steps_seconds_and_flops():
     assert found["FLOPs"]["liere"] == pytest.approx(dict(others[3].cells[0].curve)[400])
     assert "## Validation metric at equal compute" in format_comparison(made)
     (chart,) = in_training_compute(made, "FLOPs")
-    assert float(chart.lines[0].x[-1]) == pytest.approx(3 * 10 * 3_000 * 400)
+    assert chart.x == "MFLOPs"
+    assert float(chart.lines[0].x[-1]) == pytest.approx(3 * 10 * 3_000 * 400 / 1e6)
     assert compare_at_equal_compute(comparisons.texts()) == {}  # nothing but steps
 
 
