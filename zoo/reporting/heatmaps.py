@@ -66,7 +66,9 @@ def draw_named_heatmap(panel: NamedHeatmap, style: Style) -> Chart:
     rects = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None))
     ink = alt.Color("ink:N", scale=None, legend=None)
     texts = base.mark_text(fontSize=9).encode(text=alt.Text("text:N"), color=ink)
-    return finish_chart(alt.layer(rects, texts), panel, style)
+    # The colours of numbers are given, those of cells follow the scale.
+    layered = alt.layer(rects, texts).resolve_scale(color="independent")
+    return finish_chart(layered, panel, style)
 
 
 def _find_ink(share: float, palette: Palette) -> str:
