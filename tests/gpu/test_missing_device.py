@@ -31,6 +31,7 @@ TRAINED = (
     "clip_comrope",
     "lm_fox_pro",
     "lm_gemma",
+    "lm_hybrid",
     "lm_irope",
     "lm_linear_rope",
     "lm_xl",
@@ -149,7 +150,9 @@ def find_kind(recipe):
     augmentation = options.get("position_augmentation")
     jitters = augmentation is not None and augmentation.jitter > 0
     features = [name for name in names if options.get(name)]
-    return recipe.task.name, recipe.model.name, options["attention"], jitters, *features
+    types = (options.get("layer_types") or {}).values()
+    mixers = {one["mixer"].name for one in types if "mixer" in one}
+    return recipe.task.name, recipe.model.name, jitters, *sorted(mixers), *features
 
 
 def test_a_recipe_of_each_kind_is_trained():
