@@ -39,6 +39,7 @@ EVERYTHING = [
     "diagnostics.every_n_steps=2",
     "diagnostics.max_overhead=1",
     "trainer.profile.steps=[2,3]",
+    "stages=[{from_step: 3, model: {block: {norm_eps: 1e-5}}}]",
 ]
 """Options with which every callback has something to do."""
 
