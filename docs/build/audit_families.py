@@ -36,22 +36,25 @@ SECONDS = 60  # of computation, for one family
 PATIENCE = 400  # seconds for one family, on a machine that does other things, too
 MEGABYTES = 5000
 COUNTS_PADDING = "the class takes no position ids and counts padding, too"
+INFERRED = "inferred from the report, without a script: "
 NO_DECODER = "the class needs is_decoder=True, which its configuration does not have by default"
 REMARKS = {
     ("bamba", "cache"): "without position ids, calls with a cache count from 0",
     ("bamba", "packing"): "the state of recurrent layers runs on into the next text",
-    ("bart", "left_padding"): COUNTS_PADDING,
-    ("mbart", "left_padding"): COUNTS_PADDING,
-    ("mvp", "left_padding"): COUNTS_PADDING,
+    ("bart", "left_padding"): INFERRED + COUNTS_PADDING,
+    ("mbart", "left_padding"): INFERRED + COUNTS_PADDING,
+    ("mvp", "left_padding"): INFERRED + COUNTS_PADDING,
     ("bert-generation", "future"): NO_DECODER,
     ("bert-generation", "packing"): NO_DECODER,
     ("bigbird_pegasus", "left_padding"): COUNTS_PADDING,
     ("blenderbot-small", "left_padding"): COUNTS_PADDING,
     ("git", "left_padding"): COUNTS_PADDING,
     ("cpmant", "future"): "by design: the class reads a prompt in both directions",
-    ("deepseek_v4", "left_padding"): "blocks of compressed keys are counted from the padding",
-    ("deepseek_v4", "packing"): "blocks of compressed keys reach from one text into the next",
-    ("falcon_mamba", "cache"): "the state is read for single tokens only, as in Mamba",
+    ("deepseek_v4", "left_padding"): INFERRED
+    + "blocks of compressed keys are counted from the padding",
+    ("deepseek_v4", "packing"): INFERRED
+    + "blocks of compressed keys reach from one text into the next",
+    ("falcon_mamba", "cache"): INFERRED + "the state is read for single tokens only, as in Mamba",
 }
 """{(family, law): what was found where a report was looked at}"""
 FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")

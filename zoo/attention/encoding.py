@@ -43,7 +43,7 @@ class Dims:
             a query head, a rotation to a key head (grouped-query attention, arXiv:2305.13245).
         head_dim: Head dim K; `dim` divided by `heads` by default.
         points: Whether tokens are points at any real coordinates, in the units of the data, and not
-            the cells of a text or a grid.
+            the cells of a sequence or a grid.
 
     Raises:
         OptionError: A size is not positive, or one does not divide another.
