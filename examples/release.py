@@ -1,14 +1,16 @@
 """Train a small model of each encoding, and make a folder of weights that anybody can load.
 
     python examples/release.py release
-    python examples/release.py release lm_alibi vit_liere
+    python examples/release.py release lm_alibi vit_liere trainer.max_steps=240
 
 trains registered recipes of the sizes `lm_tiny` and `vit_tiny`, and `lm_rope` or `vit_comrope` with
-each encoding that has no such recipe; without names, all of them. Each is exported in float16 as
-`release/NAME`: weights of at most 2 MB, recipe, card and checksums.
-`release/README.md` is their table. What the folder has already is not trained again, so that the
-program goes on where it was stopped. `zoo.load("release/lm_alibi")` loads a model; after an upload
-to the Hub, `zoo.load("hf://OWNER/NAME/lm_alibi")` does.
+each encoding that has no such recipe; without names, all of them. Recipes that begin with weights
+of another run are left out. `key=value` changes all recipes.
+Each is exported in float16 as `release/NAME`: weights of at most 2 MB, recipe, card and checksums.
+`release/README.md` is their table, `release/release.json` has it as data. What the folder has
+already is not trained again, so that the program goes on where it was stopped.
+`zoo.load("release/lm_alibi")` loads a model; after an upload to the Hub,
+`zoo.load("hf://OWNER/NAME/lm_alibi")` does.
 """
 
 from __future__ import annotations
@@ -18,12 +20,17 @@ import itertools
 import json
 import shutil
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import zoo
 from zoo.config import load, recipe_files
+from zoo.config.command_line import parse_overrides
+from zoo.config.overrides import Change
 from zoo.config.tree import read_file
 from zoo.encodings.common.chains import build_shortest_chain
 from zoo.registry import find
@@ -47,8 +54,9 @@ model, not which encoding is better. Load one with `zoo.load("FOLDER")`.
 
 
 def list_recipes() -> list[str]:
-    """Return the registered recipes of the small sizes."""
-    return [name for name, path in sorted(recipe_files().items()) if _is_small(path)]
+    """Return the registered recipes of the small sizes that train from the beginning."""
+    names = [name for name, path in sorted(recipe_files().items()) if _is_small(path)]
+    return [name for name in names if load(name).init_from is None]
 
 
 @cache
@@ -87,54 +95,93 @@ def _is_small(path: Path) -> bool:
     return any(name in SIZES or (name in files and _is_small(files[name])) for name in names)
 
 
-def make_release(folder: Path, names: list[str], overrides: dict[str, Any]) -> None:
+def make_release(folder: Path, names: list[str], overrides: dict[str, Any]) -> dict[str, str]:
     """Train and export what the folder lacks, and write its table.
 
     Args:
         folder: The folder.
         names: Names that `list_models` has.
         overrides: Changes of all recipes.
+
+    Returns:
+        {name: why it could not be made}
     """
     folder.mkdir(parents=True, exist_ok=True)
     models = list_models()
     known = json.loads((folder / NUMBERS).read_text()) if (folder / NUMBERS).exists() else {}
+    failed = {}
     for number, name in enumerate(names, start=1):
-        if (folder / name).exists():
+        if name in known and (folder / name).exists():
             continue
         print(f"{name}, {number} of {len(names)}", file=sys.stderr)
-        # of a training that was stopped: its checkpoint may be of any step
+        # of a program that was stopped: its checkpoint or export may be of any step
         shutil.rmtree(folder / ".runs" / name, ignore_errors=True)
+        shutil.rmtree(folder / name, ignore_errors=True)
         recipe, changes = models[name]
-        run = zoo.fit(recipe, changes | overrides, run_dir=folder / ".runs" / name, verbose=None)
-        result = zoo.export(
-            run, folder / name, "hub_folder", dtype="float16", licence=LICENCE, verbose=None
-        )
-        size = (result.folder / "model.safetensors").stat().st_size
-        if size > MOST_BYTES:
-            raise SystemExit(f"{name}: {size:,} bytes, more than {MOST_BYTES:,}")
-        key, value = next(iter(run.metrics.items()))
-        known[name] = {
-            "encodings": ", ".join(run.recipe.encodings),
-            "bytes": size,
-            "measure": key,
-            "value": value,
-            "minutes": run.result["minutes"],
-        }
+        try:
+            known[name] = _make_model(folder, name, recipe, changes | overrides)
+        except zoo.ZooError as error:
+            failed[name] = str(error)
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
         # after each model, so that nothing is lost when the program is stopped
         write_json(known, folder / NUMBERS)
-    rows = [
-        [
-            f"[{name}]({name})",
-            one["encodings"],
-            f"{one['bytes']:,}",
-            one["measure"],
-            f"{one['value']:.4f}",
-        ]
-        for name, one in sorted(known.items())
-    ]
-    heads = ["model", "encodings", "bytes", "measure", "value"]
-    table = format_markdown(heads, rows, text=heads[:2] + heads[3:4])
-    (folder / "README.md").write_text(CARD.format(folder=folder, table=table), encoding="utf-8")
+        card = CARD.format(folder=folder, table=tabulate(known))
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    return failed
+
+
+def _make_model(folder: Path, name: str, recipe: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Train and export one model, and return what the table has of it."""
+    start = time.monotonic()
+    run = zoo.fit(recipe, changes, run_dir=folder / ".runs" / name, verbose=None)
+    result = zoo.export(
+        run, folder / name, "hub_folder", dtype="float16", licence=LICENCE, verbose=None
+    )
+    size = (result.folder / "model.safetensors").stat().st_size
+    if size > MOST_BYTES:
+        raise zoo.ZooError(f"{size:,} bytes, more than {MOST_BYTES:,}")
+    key, value = next(iter(run.metrics.items()))
+    baselines = run.result["baselines"].get(key) or {}
+    worked = run.result["processor_minutes"]
+    return {
+        "encodings": ", ".join(run.recipe.encodings),
+        "bytes": size,
+        "measure": key,
+        "value": value,
+        "baselines": baselines,
+        "minutes": run.result["minutes"],
+        "processor_seconds": None if worked is None else 60 * worked,
+        "seconds": time.monotonic() - start,
+        "recipe": recipe,
+        "changes": changes,
+        "zoo": zoo.__version__,
+        "torch": torch.__version__,
+    }
+
+
+def tabulate(known: dict[str, Any], is_linked: bool = True) -> str:
+    """Return the table of a release as Markdown.
+
+    Args:
+        known: {name: entry} of release.json.
+        is_linked: Whether names lead to folders next to the table.
+    """
+    rows = []
+    for name, entry in sorted(known.items()):
+        seconds = [entry.get(key) for key in ("processor_seconds", "seconds")]
+        rows.append(
+            [
+                f"[{name}]({name})" if is_linked else f"`{name}`",
+                entry["encodings"] or "none",
+                f"{entry['bytes']:,}",
+                entry["measure"],
+                f"{entry['value']:.4f}",
+                *("" if value is None else f"{value:.0f}" for value in seconds),
+            ]
+        )
+    heads = ["model", "encodings", "bytes", "measure", "value", "processor seconds", "seconds"]
+    return format_markdown(heads, rows, text=heads[:2] + heads[3:4])
 
 
 if __name__ == "__main__":
@@ -142,9 +189,13 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", metavar="NAME", default=[])
+    parser.add_argument("words", nargs="*", metavar="NAME|key=value", default=[])
     known = parser.parse_args()
+    asked = [word for word in known.words if "=" not in word]
+    edits = parse_overrides(word for word in known.words if "=" in word)
     everything = [*list_models()]
-    if unknown := [name for name in known.names if name not in everything]:
+    if unknown := [name for name in asked if name not in everything]:
         parser.error(f"{unknown[0]} is none of {', '.join(everything)}")
-    make_release(known.folder, known.names or everything, {"trainer.num_threads": 1})
+    changes = {edit.key: edit.value for edit in edits if isinstance(edit, Change)}
+    failed = make_release(known.folder, asked or everything, {"trainer.num_threads": 1} | changes)
+    sys.exit(f"not made: {', '.join(failed)}" if failed else 0)

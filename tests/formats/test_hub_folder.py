@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 import torch
+from served_hub import serve_hub
 from tiny import language
 from untrained import write_checkpoint
 
@@ -131,6 +132,49 @@ def test_results_on_a_model_of_the_hub_are_written_to_runs(hub, zoo, tmp_path):
     assert code == 0
     assert (tmp_path / name_results(address) / "evaluation.json").is_file()
     assert set(json.loads(out)["metrics"]) >= {"test/accuracy", "test/loss"}
+
+
+def test_a_pinned_revision_is_read_from_a_served_hub_and_then_without_it(
+    trained, monkeypatch, tmp_path
+):
+    folder, other = trained[1].folder, tmp_path / "other.json"
+    other.write_text("{}")
+    first = {f"models/vit/{file.name}": file for file in folder.iterdir()}
+    # the branch has moved on to a commit without weights, the tag has not
+    old, new = "a" * 40, "b" * 40
+    commits = {old: first | {"models/vit/run.py": other}, new: {"models/vit/config.json": other}}
+    constants = "huggingface_hub.constants"
+    monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
+    with serve_hub("owner/name", commits, {"main": new, "v1": old}) as (hub, requests):
+        monkeypatch.setattr(f"{constants}.ENDPOINT", hub)
+        template = f"{hub}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        task = package.load("hf://owner/name@v1/models/vit")
+        assert fetch_folder(f"hf://owner/name@{old}/models/vit").parts[-3:-2] == (old,)
+        assert [file.name for file in fetch_folder("hf://owner/name/models/vit").iterdir()] == [
+            "config.json"
+        ]
+        with pytest.raises(CheckpointError, match="hf://owner/name@v2: cannot be fetched, 404"):
+            fetch_folder("hf://owner/name@v2")
+    expected = package.load(folder).state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in task.state_dict().items())
+    # each file once, and nothing that Python would run
+    fetched = [path for method, path in requests if method == "GET" and "/resolve/" in path]
+    assert sorted(path for path in fetched if old in path) == sorted(
+        f"/owner/name/resolve/{old}/{name}" for name in first if not name.endswith("SHA256SUMS")
+    )
+
+    # the server is gone: the cache has this revision, and of others zoo says what to do
+    assert fetch_folder("hf://owner/name@v1/models/vit").is_dir()
+    with pytest.raises(CheckpointError) as refusal:
+        fetch_folder("hf://owner/name@v3/models/vit")
+    assert "the Hub cannot be reached, " in str(refusal.value)
+    command = "hf download owner/name --revision v3 --include 'models/vit/*' --local-dir name"
+    assert f"`{command}`" in str(refusal.value)
+    monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE forbids the network, and the cache"):
+        fetch_folder("hf://owner/name@v3")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from zoo.errors import CheckpointError
@@ -38,6 +39,7 @@ def fetch_folder(address: str | os.PathLike[str]) -> Path:
         raise CheckpointError(f"{shown}: no address of the Hub; write {FORM}")
     with explain_imports():
         import huggingface_hub
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
     place = match["folder"] or ""
     try:
@@ -46,16 +48,37 @@ def fetch_folder(address: str | os.PathLike[str]) -> Path:
             revision=match["revision"],
             allow_patterns=[f"{place}/{name}" if place else name for name in FILES],
         )
+    except LocalEntryNotFoundError as error:
+        # neither the network nor the cache has it
+        problem = f"the Hub cannot be reached, {_shorten(error.__cause__ or error)}"
+        if huggingface_hub.constants.HF_HUB_OFFLINE:
+            problem = "HF_HUB_OFFLINE forbids the network"
+        command = _write_download(match["repository"], match["revision"], place)
+        hint = f"where there is a network, `{command}` fetches it; copy it here and name its path"
+        raise CheckpointError(f"{shown}: {problem}, and the cache lacks it; {hint}") from None
     except Exception as error:
         # of the library, or of what it downloads with
         raise_if_out_of_memory(error)
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        cause = _shorten(error)
         hint = "is the name right, is there a network, and is it public or `hf auth login` done?"
         raise CheckpointError(f"{shown}: cannot be fetched, {cause}; {hint}") from None
     folder = Path(snapshot, place)
     if not folder.is_dir():
         raise CheckpointError(f"{shown}: there is no such folder in the repository")
     return folder
+
+
+def _shorten(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _write_download(repository: str, revision: str | None, place: str) -> str:
+    """Return the command that downloads a folder of a repository into the current folder."""
+    words = ["hf", "download", repository]
+    words += ["--revision", revision] if revision else []
+    words += ["--include", f"{place}/*"] if place else []
+    return shlex.join([*words, "--local-dir", repository.partition("/")[2]])
 
 
 def name_results(address: str | os.PathLike[str]) -> Path:
