@@ -27,6 +27,7 @@ TOLD = {
     "comparison.md",
     "table.tex",
     "table.csv",
+    "values.csv",
     "index.html",
     *(
         f"{name}.{suffix}"

@@ -9,6 +9,7 @@ import pytest
 from elements import Reader
 
 from zoo.comparison.page.comparison_page import render
+from zoo.comparison.page.number_tables import build_costs_table
 from zoo.comparison.page.ranking_table import choose_ticks
 from zoo.comparison.ranking import choose_scale, rank_variants
 from zoo.reporting.panel import Scale
@@ -66,9 +67,9 @@ def test_nothing_is_asked_for_and_nothing_that_is_shown_is_run(pages, name):
     assert not [key for e in read.elements for key in e["attributes"] if key.startswith("on")]
 
 
-def rows(page, table):
-    """Texts of the cells of the rows of a table, by its class."""
-    part = page.split(f'<table class="{table}">')[1].split("</table>")[0]
+def rows(page, table, number=1):
+    """Texts of the cells of the rows of a table, by its class and its number among those."""
+    part = page.split(f'<table class="{table}">')[number].split("</table>")[0]
     return [
         [e["text"] for e in Reader(f"<tr>{row}").elements if e["name"] in ("td", "th")]
         for row in part.split("<tr>")[1:]
@@ -89,10 +90,19 @@ def test_the_table_has_the_numbers_of_the_cells(pages):
         mean = f"{math.fsum(values) / len(values):.3f}"
         # two seeds have no interval
         both = " and ".join(f"{value:.3f}" for value in values)
-        assert row[1].startswith(f"{mean} (" if len(values) > 2 else both)
-        assert len(values) > 2 or "(" not in row[1]
-        assert row[-1] == f"{len(values)} of 3"
-    assert by_name["none"][4:9] == ["678\u202f010", "21.9", "50", "700", "sdpa"]
+        assert row[1].startswith(f"{mean} (" if len(values) > 2 else f"{mean} ({both})")
+
+
+def test_costs_stand_in_a_table_of_their_own(pages):
+    head, *found = rows(pages["images"], "sortable", 2)
+    assert head[3] == "step, ms"
+    crowded = replace(comparisons.images(), machine={"jobs": 2})
+    assert build_costs_table(crowded).heads[3] == "step, ms (2 at once)"
+    by_name = {row[0]: row[1:] for row in found}
+    for variant in comparisons.images().variants:
+        done = sum(cell.state == "done" for cell in variant.cells)
+        assert by_name[variant.name][-1] == f"{done} of 3"
+    assert by_name["none"][:5] == ["678\u202f010", "21.9", "50", "700", "sdpa"]
 
 
 def test_every_cell_has_its_state_its_run_and_its_fault(pages):
@@ -173,9 +183,10 @@ def test_sections_without_anything_to_show_are_left_out(pages):
     def keys(name):
         return [e["attributes"]["id"] for e in Reader(pages[name]).find_named("section")]
 
-    assert keys("texts") == ["numbers", "sizes", "positions", "training", "cells", "made", "recipe"]
-    sections = ["numbers", "sizes", "training", "costs", "compute", "cells", "made", "recipe"]
-    assert keys("images") == sections
+    drawn = ["numbers", "sizes", "positions", "training", "cost_table"]
+    assert keys("texts") == [*drawn, "cells", "made", "recipe"]
+    drawn = ["numbers", "sizes", "training", "cost_table", "compute"]
+    assert keys("images") == [*drawn, "cells", "made", "recipe"]
     assert keys("empty") == ["numbers", "cells", "made", "recipe"]
 
 

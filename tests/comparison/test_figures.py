@@ -115,31 +115,48 @@ def test_losses_of_an_answer_alone_are_no_curve_by_place():
     assert by_position(only) == ()
 
 
-def test_costs_are_drawn_where_variants_differ_in_them():
-    assert [one.title for one in by_cost(comparisons.images())] == ["Parameters"]
-    assert by_cost(comparisons.texts()) == ()
-    groups = by_cost(comparisons.images())[0].groups
-    assert groups["liere"][0].item() == pytest.approx(678.522)
-
-
-def test_one_percent_more_looks_like_one_percent():
-    panel = by_cost(comparisons.images())[0]
+def test_costs_are_drawn_from_zero_where_variants_differ_by_two_percent():
+    made = comparisons.images()
+    assert by_cost(comparisons.texts()) == by_cost(made) == ()
+    first, *others = made.variants
+    for factor, drawn in ((1.015, []), (1.05, ["Parameters"])):
+        cells = tuple(
+            replace(cell, parameters=int(cell.parameters * factor)) for cell in first.cells
+        )
+        panels = by_cost(replace(made, variants=(replace(first, cells=cells), *others)))
+        assert [panel.title for panel in panels] == drawn
+    (panel,) = panels
     costs = [x.item() for x, _ in panel.groups.values()]
-    low, high = min(costs), max(costs)
-    assert high / low < 1.01
+    assert panel.groups[first.name][0].item() == pytest.approx(max(costs))
     assert panel.x_scale.low == 0
-    assert panel.x_scale(high) - panel.x_scale(low) < 0.01
-    assert panel.x_scale(high) < 1
+    assert panel.x_scale(max(costs)) - panel.x_scale(min(costs)) < 0.05
+    assert panel.x_scale(max(costs)) < 1
+
+
+def few(made):
+    """A comparison of three of its variants."""
+    return replace(made, variants=made.variants[:3])
+
+
+def two_sizes(made):
+    """A comparison under its first two conditions."""
+    return replace(made, conditions=made.conditions[:2])
 
 
 @pytest.mark.parametrize(
     ("made", "has", "lacks"),
     [
-        (comparisons.images(), ["means over seeds", "95 % intervals", "training size"], []),
-        (comparisons.images(seeds=(0, 1)), ["means over seeds"], ["95 % intervals"]),
+        (comparisons.images(), ["means over seeds", "training size"], ["bands", "dashed"]),
+        (few(comparisons.images()), ["means over seeds", "95 % intervals"], ["dashed"]),
+        (few(comparisons.images(seeds=(0, 1))), ["means over seeds"], ["95 % intervals"]),
         (comparisons.images(seeds=(0,)), ["one seed each"], ["bands", "means over seeds"]),
+        (
+            two_sizes(comparisons.texts()),
+            ["95 % intervals", "dashed: nothing is measured between"],
+            [],
+        ),
     ],
-    ids=["three seeds", "two seeds", "one seed"],
+    ids=["many variants", "three seeds", "two seeds", "one seed", "two sizes"],
 )
 def test_charts_explain_what_they_draw_and_nothing_else(made, has, lacks):
     drawn = figures.draw_figures(made)["sizes"].to_dict(validate=False)

@@ -79,7 +79,9 @@ def test_differences_are_those_of_seeds_and_not_of_means():
 def test_a_lower_loss_is_better():
     found = compare("low", a=[2.0, 2.1], b=[1.0, 1.1], c=[3.0, 3.1])
     assert [one.variant.name for one in rank_variants(found, IMAGE)] == ["b", "a", "c"]
-    assert "`b` has the lowest mean: test accuracy 1.000 and 1.100" in describe_result(found, IMAGE)
+    assert "`b` has the lowest mean: test accuracy 1.050 (1.000 and 1.100)" in describe_result(
+        found, IMAGE
+    )
 
 
 def test_who_is_equal_in_every_seed_is_as_good_and_of_one_mean_others_may_be_best():
@@ -124,7 +126,7 @@ def test_fewer_than_three_seeds_have_values_and_no_interval():
     )
     found = replace(compare(a=[0.549, 0.549], b=[0.5, 0.51]), seeds=(0, 1))
     assert describe_result(found, IMAGE) == (
-        "At 16 pixels `a` has the highest mean: test accuracy 0.549 and 0.549; fewer than three seeds cannot tell a difference from chance."
+        "At 16 pixels `a` has the highest mean: test accuracy 0.549 (0.549 and 0.549); fewer than three seeds cannot tell a difference from chance."
     )
     assert "test accuracy: values of seeds 0 and 1; fewer than three seeds have no interval." in (
         format_comparison(found)

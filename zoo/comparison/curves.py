@@ -25,6 +25,8 @@ SPARSE = 8  # no curve if fewer than one position in so many has a loss, as if o
 MULTIPLES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 """SI multiples and their prefixes, from the largest."""
 FEW_LINES = 8  # lines whose colours have names
+FEW_BANDS = 4  # bands over each other that can be told apart
+NOTABLE_COST = 0.02  # share of the largest cost
 TRAINING_RULE = "training"
 """The name of the dotted line at the training size."""
 BANDS = {
@@ -103,7 +105,7 @@ def by_position(comparison: Comparison) -> tuple[LineChart, ...]:
 
 def in_training(comparison: Comparison) -> tuple[LineChart, ...]:
     """Return the monitored metric against steps: the mean of seeds, and the band they lie in."""
-    y = "validation, as monitored"
+    y = comparison.monitor_title
     return _fill(
         comparison, LineChart(title="In training", x="step", y=y, lines=()), _line_of_steps
     )
@@ -130,9 +132,8 @@ def in_training_compute(comparison: Comparison, unit: str = "seconds") -> tuple[
         return replace(line, x=line.x * step) if line and step else None
 
     title = "time" if unit == "seconds" else unit
-    chart = LineChart(
-        title=f"In training, by {title}", x=unit, y="validation, as monitored", lines=()
-    )
+    y = comparison.monitor_title
+    chart = LineChart(title=f"In training, by {title}", x=unit, y=y, lines=())
     filled = _fill(comparison, chart, draw)
     return filled if unit == "seconds" else _shorten_counts(filled)
 
@@ -162,12 +163,13 @@ COSTS: Mapping[str, tuple[str, Callable[[ComparisonCell], float | None]]] = {
 def by_cost(comparison: Comparison) -> tuple[Points, ...]:
     """Return the metric against each cost in which variants differ, a point for each variant.
 
-    The metric is that on the test data of the recipe. Costs start at 0.
+    The metric is that on the test data of the recipe. Costs start at 0; one that differs by less
+    than `NOTABLE_COST` between all variants is left out.
     """
     return tuple(
         _points_by_cost(comparison, comparison.trained, title)
         for title in COSTS
-        if len(_distinct_costs(comparison, title)) > 1
+        if _differs_notably(comparison, title)
     )
 
 
@@ -187,7 +189,12 @@ def explain_charts(comparison: Comparison, name: str, panels: Sequence[Panel]) -
     if name == "positions":
         parts.append("means over neighbouring tokens")
     if name == "costs":
-        parts.append(f"{comparison.trained.describe()}, against what differs between variants")
+        parts.append(
+            f"{comparison.trained.describe()}, against what differs between variants by at least "
+            f"{NOTABLE_COST:.0%}".replace("%", " %")
+        )
+    if name == "sizes" and all(len(line.x) <= 2 for chart in charts for line in chart.lines):
+        parts.append("dashed: nothing is measured between the sizes")
     if any(chart.rule and chart.rule[1] == TRAINING_RULE for chart in charts):
         parts.append("dotted: the training size")
     return "; ".join(parts)
@@ -213,7 +220,7 @@ def _fill(
     for group in groups.values():
         for number, variant in enumerate(group):
             if line := draw(variant):
-                band = line.band if len(group) <= FEW_LINES else None
+                band = line.band if len(group) <= FEW_BANDS else None
                 lines[variant.name] = replace(line, colour=number, shades=len(group), band=band)
 
     # only once all lines are known, since the charts share a scale
@@ -236,9 +243,10 @@ def _find_trained(comparison: Comparison) -> tuple[float, str] | None:
     return None if trained is None else (trained, TRAINING_RULE)
 
 
-def _distinct_costs(comparison: Comparison, title: str) -> set[float]:
+def _differs_notably(comparison: Comparison, title: str) -> bool:
     means = (mean_of(variant, COSTS[title][1]) for variant in comparison.variants)
-    return {mean for mean in means if mean is not None}
+    costs = [mean for mean in means if mean is not None]
+    return bool(costs) and max(costs) - min(costs) >= NOTABLE_COST * max(costs) > 0
 
 
 def _points_by_cost(comparison: Comparison, condition: Condition, title: str) -> Points:

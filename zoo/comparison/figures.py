@@ -203,7 +203,7 @@ def _draw_condition(
 def _describe(standing: Standing, number: int, scale: Scale, digits: int) -> dict[str, Any]:
     """Return the row of one variant: numbers within the chart, and notes in place of others."""
     palette = STYLE.palette
-    colour = palette.series[0] if standing.verdict in ("best", "possible") else palette.faint
+    colour = palette.ink if standing.verdict in ("best", "possible") else palette.faint
     row: dict[str, Any] = {"row": str(number), "colour": colour, "fill": colour}
     row |= {"mean": None, "low": None, "high": None, "seeds": (), "notes": []}
     if standing.mean is None:

@@ -27,7 +27,7 @@ from zoo.comparison.ranking import (
 from zoo.comparison.record import CellRecord
 from zoo.comparison.record_check import count_earlier_runs
 from zoo.comparison.record_file import check_plan
-from zoo.comparison.result_table import build_result_table
+from zoo.comparison.result_table import build_result_table, format_values
 from zoo.comparison.results import (
     CellMeasurement,
     Comparison,
@@ -50,6 +50,7 @@ from zoo.utils import write_file
 
 WRITING = ".writing"  # the lock of the process that writes
 RESULTS, TABLE, PAGE = "results.json", "comparison.md", "index.html"
+VALUES = "values.csv"
 
 
 def collect_results(plan: ComparisonPlan, folder: Path, target: float | None = None) -> Comparison:
@@ -146,12 +147,19 @@ def _build_comparison(
         findings=list_findings(plan, everything, hypotheses, race),
         race=race,
         target=target,
+        monitor=_find_monitor(records),
         earlier=plan.earlier,
         question=plan.question,
         looks=plan.looks,
         shared_weights=count_shared_weights(records),
         variants=tuple(replace(variant, flags=flags[variant.name]) for variant in variants),
     )
+
+
+def _find_monitor(records: Iterable[CellRecord]) -> str:
+    """Return the validation metric of all cells; empty if they have none or several."""
+    monitors = {record.monitor for record in records} - {""}
+    return monitors.pop() if len(monitors) == 1 else ""
 
 
 LOW_IS_BETTER = ("loss", "mae", "rmse")
@@ -291,6 +299,7 @@ def write_results(
             RESULTS: as_json(describe_comparison(comparison)) + "\n",
             TABLE: disarm_tags(format_comparison(comparison)) + "\n",
             **format_tables(build_result_table(comparison), intervals=intervals),
+            VALUES: format_values(comparison),
         }
         for name, content in texts.items():
             write_file(io.BytesIO(content.encode()), folder / name)

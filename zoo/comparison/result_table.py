@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 from zoo.comparison.number_text import count_decimals
-from zoo.comparison.ranking import Standing, describe_levels, rank_variants
+from zoo.comparison.ranking import Standing, collect_values, describe_levels, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.statistics import FEWEST, LEVEL
 from zoo.comparison.text import MAX_SEEDS, capitalize, format_measure, join_names, list_warnings
 from zoo.reporting.tables import ResultColumn, ResultRow, ResultTable, ResultValue
+from zoo.utils import escape_text
 
 WORSE, UNSURE = "worse", "unsure"
 INTERVAL = f"{LEVEL * 100:g} % intervals over seeds (Student's t)"
@@ -58,6 +62,23 @@ def build_result_table(comparison: Comparison) -> ResultTable:
         interval=INTERVAL,
         command=comparison.command,
     )
+
+
+def format_values(comparison: Comparison) -> str:
+    """Format what each cell measured as CSV: a row for each variant, condition and seed."""
+    axes = comparison.axes if len(comparison.axes) > 1 else ()
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["variant", *(axis.key for axis in axes), "condition", "seed", "measure", "value"]
+    )
+    for variant in comparison.variants:
+        words = [variant.name, *(variant.values.get(axis.key, "") for axis in axes)]
+        for condition in comparison.conditions:
+            for seed, value in collect_values(variant, condition, comparison.measure).items():
+                row = [*words, condition.describe(), str(seed), comparison.measure, f"{value:.9g}"]
+                writer.writerow([escape_text(text) for text in row])
+    return file.getvalue()
 
 
 def build_value(comparison: Comparison, one: Standing) -> ResultValue:

@@ -427,6 +427,7 @@ class Comparison(ComparisonSubject):
         race: The decisions of the looks, if variants were raced.
         target: Value of the monitored metric that `steps_to_solve` of all cells waits for. None:
             they wait for a solved synthetic task.
+        monitor: The validation metric of the curves, such as val/loss; empty if it is not known.
     """
 
     conditions: tuple[Condition, ...]
@@ -438,6 +439,7 @@ class Comparison(ComparisonSubject):
     studies: StudiesResult | None = None
     race: RaceResult | None = None
     target: float | None = None
+    monitor: str = ""
 
     @property
     def cells(self) -> list[ComparisonCell]:
@@ -459,6 +461,11 @@ class Comparison(ComparisonSubject):
     def bounds(self) -> tuple[float, float]:
         """The range of the measure: a loss is positive, an accuracy is at most 1."""
         return find_bounds(self.better)
+
+    @property
+    def monitor_title(self) -> str:
+        """The metric of the validations as people say it: validation loss."""
+        return f"validation {self.monitor.rpartition('/')[2] or 'metric'}"
 
     def find_condition(self, name: str) -> Condition:
         """Return the condition of a name. Raises KeyError if there is none."""

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from zoo.comparison.claim_text import build_hypotheses_section
 from zoo.comparison.race_text import build_race_section
-from zoo.comparison.ranking import compare_at_equal_compute
+from zoo.comparison.ranking import compare_at_equal_compute, rank_variants
 from zoo.comparison.results import Comparison
 from zoo.comparison.scaling import build_scaling_section
 from zoo.comparison.solving import build_speeds_section
 from zoo.comparison.study_text import build_studies_section
-from zoo.reporting.numbers import format_fixed
+from zoo.reporting.numbers import NOTHING, format_fixed
 from zoo.reporting.sections import ReportSection, SectionTable
 
 T = TypeVar("T")
@@ -26,20 +26,18 @@ def build_compute_section(comparison: Comparison) -> ReportSection | None:
     values = compare_at_equal_compute(comparison)
     if not values:
         return None
+    names = [standing.variant.name for standing in rank_variants(comparison, comparison.trained)]
     rows = [
-        [
-            variant.name,
-            *(
-                format_fixed(metrics.get(variant.name), COMPUTE_DECIMALS)
-                for metrics in values.values()
-            ),
-        ]
-        for variant in comparison.variants
+        [name, *(format_fixed(metrics.get(name), COMPUTE_DECIMALS) for metrics in values.values())]
+        for name in names
     ]
+    lead = "The last validation within the least compute that any variant had"
+    if any(name not in metrics for name in names for metrics in values.values()):
+        lead += f"; {NOTHING}: the variant had none by then"
     return ReportSection(
         key="compute",
-        title="Validation metric at equal compute",
-        lead="The last validation within the least compute that any variant had.",
+        title=f"{comparison.monitor_title.capitalize()} at equal compute",
+        lead=f"{lead}.",
         table=SectionTable(
             heads=["variant", *(f"equal {unit}" for unit in values)], rows=rows, left=("variant",)
         ),

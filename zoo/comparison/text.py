@@ -99,11 +99,13 @@ def join_names(names: Sequence[str], most: int = 5) -> str:
 
 
 def format_standing(one: Standing, decimals: int) -> str:
-    """Format a mean with its interval, or the values of fewer than three seeds."""
+    """Format a mean with its interval, or with the values of two seeds."""
     assert one.mean is not None
     if one.mean.count >= FEWEST:
         return format_mean(one.mean, one.solved, decimals)
-    return join_names([format_fixed(value, decimals) for value in one.values.values()])
+    mean = format_fixed(one.mean.mean, decimals)
+    values = [format_fixed(value, decimals) for value in one.values.values()]
+    return mean if len(values) == 1 else f"{mean} ({join_names(values)})"
 
 
 def format_difference(standing: Standing, decimals: int) -> str:

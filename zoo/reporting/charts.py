@@ -211,9 +211,11 @@ def draw_lines(panel: LineChart, style: Style) -> Chart:
     base = start_chart(rows).encode(x=x, y=y)
     if panel.connected:
         encoding = _colour_encoding(names, colours, style, dashed=len(set(colours)) > 8)
-        # Without a need for it, clipping would halve a line along the edge.
+        # Between two points nothing is known, which a dashed line says. Without a need for it,
+        # clipping would halve a line along the edge.
+        dash = [3, 4] if _joins_two_points(panel) else alt.Undefined
         lines = base.mark_line(
-            strokeWidth=1.7, strokeCap="round", strokeJoin="round", clip=bool(cuts)
+            strokeWidth=1.7, strokeCap="round", strokeJoin="round", clip=bool(cuts), strokeDash=dash
         )
         layers.append(lines.encode(**encoding))
     few = [{"series": str(number)} | row for number, row in list_dots(panel, style)]
@@ -389,6 +391,11 @@ def _colour_encoding(
         scale = alt.Scale(domain=keys, range=dashes)
         encoding["strokeDash"] = alt.StrokeDash("series:N", scale=scale, legend=legend)
     return encoding
+
+
+def _joins_two_points(panel: LineChart) -> bool:
+    """Return whether no line of a chart has more than two points."""
+    return panel.connected and all(len(line.x) <= 2 for line in panel.lines)
 
 
 def _rows(**columns: Tensor) -> list[dict[str, Any]]:

@@ -50,14 +50,15 @@ FOLDER = "comparison/page"
 LEADS = {  # of the sections that only pages have: title and how to read it
     "numbers": (
         "All numbers",
-        "Means with their 95 % intervals over seeds, of fewer than three seeds the values; below "
-        "them the difference to the first variant, with its corrected interval where there are "
-        "three. A heading sorts.",
+        "Means over seeds with their 95 % intervals, or with the values of fewer than three seeds; "
+        "below them the difference to the first variant, with its corrected interval where there "
+        "are three. A heading sorts.",
     ),
     "sizes": ("By size", "The same models at sizes other than the training size."),
     "positions": ("By position in the window", "The loss at each position."),
     "training": ("Training", "The monitored metric at each validation."),
     "costs": ("What it costs", "The metric against the cost of each variant."),
+    "cost_table": ("Costs in numbers", "Means over seeds; memory is the peak of the process."),
     "cells": ("Cells", "One training run each; its run directory is in the folder of this page."),
     "made": (
         "How it was made",
@@ -104,6 +105,7 @@ def build_sections(comparison: Comparison, panels: Mapping[str, Sequence[Panel]]
     contents: dict[str, Any] = {
         "numbers": number_tables.build_variants_table(comparison),
         **{name: _draw_charts(charts) for name, charts in panels.items()},
+        "cost_table": number_tables.build_costs_table(comparison),
         "cells": number_tables.build_cells_table(comparison),
         "made": [(title, fact) for title, fact in _list_facts(comparison) if fact],
         "recipe": dump(to_plain(comparison.base)).splitlines(),
@@ -112,6 +114,7 @@ def build_sections(comparison: Comparison, panels: Mapping[str, Sequence[Panel]]
         key: [Section(key, *LEADS[key], content)] for key, content in contents.items() if content
     }
     sections["results"] = sections.pop("numbers")
+    sections["costs"] = [*sections.get("costs", ()), *sections.pop("cost_table", ())]
     return list_sections(comparison, _show_section, sections)
 
 

@@ -71,18 +71,40 @@ def build_variants_table(comparison: Comparison) -> SortableTable:
         f"{format_measure(comparison)}, {condition.describe()}"
         for condition in comparison.conditions
     ]
-    costs = ["parameters", "forward, MFLOPs", "step, ms", "memory, MiB", "backend", "seeds done"]
     rows = []
     for name, standing in columns[0].items():
         variant = standing.variant
         row = [TableEntry(name, name, "name", flag=describe_flags(variant))]
         row += [_build_word(variant.values.get(axis.key, "")) for axis in axes]
-        row += [_build_value(comparison, column[name]) for column in columns]
-        rows.append(row + _build_costs(variant))
+        rows.append([*row, *(_build_value(comparison, column[name]) for column in columns)])
     start = 1 + len(axes)
     highest_first = range(start, start + len(measures)) if comparison.better == "high" else ()
-    heads = [title, *(axis.title for axis in axes), *measures, *costs]
+    heads = [title, *(axis.title for axis in axes), *measures]
     return SortableTable(heads, rows, frozenset(highest_first))
+
+
+def build_costs_table(comparison: Comparison) -> SortableTable | None:
+    """Return what each variant has and takes, in the order of the first condition.
+
+    Returns:
+        The table; None if no cell has begun.
+    """
+    standings = rank_variants(comparison, comparison.trained)
+    if not any(cell.parameters for cell in comparison.cells):
+        return None
+    step = "step, ms"
+    # the driver runs this many cells at once, so that times of steps include waiting
+    if int(comparison.machine.get("jobs", 1)) > 1:
+        step += f" ({comparison.machine['jobs']} at once)"
+    heads = ["variant", "parameters", "forward, MFLOPs", step, "memory, MiB", "backend"]
+    rows = [
+        [
+            TableEntry(standing.variant.name, standing.variant.name, "name"),
+            *_build_costs(standing.variant),
+        ]
+        for standing in standings
+    ]
+    return SortableTable([*heads, "seeds done"], rows)
 
 
 def build_text_table(table: SectionTable) -> SortableTable:
@@ -110,7 +132,7 @@ def _build_cell_row(variant: Variant, cell: ComparisonCell) -> list[TableEntry]:
         TableEntry(str(cell.seed), cell.seed),
         TableEntry(cell.state, cell.state, classes=f"state {cell.state}"),
         _build_count(cell.steps),
-        _build_count(cell.minutes, decimals=1),
+        _build_minutes(cell.minutes),
         TableEntry(cell.run_dir, cell.run_dir, "run", notes, "run"),
     ]
 
@@ -137,6 +159,11 @@ def _build_value(comparison: Comparison, standing: Standing) -> TableEntry:
     notes = tuple(filter(None, [behind, verdict]))
     shown = format_standing(standing, digits)
     return TableEntry(shown, standing.mean.mean, "value", notes, standing.verdict)
+
+
+def _build_minutes(minutes: float | None) -> TableEntry:
+    shown = numbers.NOTHING if minutes is None else numbers.format_number(minutes, 2)
+    return TableEntry(shown, minutes)
 
 
 def _build_costs(variant: Variant) -> list[TableEntry]:
