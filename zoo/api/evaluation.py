@@ -404,13 +404,14 @@ def extend(
     steps: int = 100,
     lr: float | None = None,
     gate: Any = None,
+    evaluator: str | Path | Run | None = None,
     folder: str | Path | None = None,
     verbose: bool | None = True,
 ) -> ExtendResult:
     """Test ways to a longer context side by side, from one trained model, as `zoo extend` does.
 
     Args:
-        run: A run, a run directory or a checkpoint of a causal language model with rotations.
+        run: A run, a run directory or a checkpoint of a causal language model.
         overrides: Changes of the stored recipe, as of `zoo.fit`.
         to: Length to reach in tokens: 512, or "4x" for four times the trained length.
         methods: Methods to test, such as "none", "yarn", "yarn+train". None: all that fit.
@@ -418,6 +419,8 @@ def extend(
         lr: Learning rate of these steps. None: a third of that of the recipe.
         gate: {"short_loss": 0.01}: a method is stopped whose loss at the trained length rises by
             more than this share. None: 0.01.
+        evaluator: A run whose model reads the new length and chooses the key tokens of LongPPL.
+            None: no LongPPL.
         folder: Folder of the results. What is in it already from the same call is not measured
             again. None: a folder in the run directory.
         verbose: Print progress to standard error. None leaves logging to the caller.
@@ -438,6 +441,7 @@ def extend(
         "steps": steps,
         "lr": lr,
         "gate": gate,
+        "evaluator": None if evaluator is None else os.fspath(evaluator),
         "folder": folder,
     }
     given = {key: value for key, value in chosen.items() if key != "gate" or value is not None}

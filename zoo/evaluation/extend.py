@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,19 +16,23 @@ from torch import Tensor
 
 from zoo.config import Overrides, Recipe, from_plain, join_overrides
 from zoo.config.schema import LENGTH, parse_length
+from zoo.diagnostics.capture import LayerAttention, capture_layers
 from zoo.errors import ARGUMENT, ConfigIssue, Message, OptionError, RecipeError, Setting, Stopped
 from zoo.evaluation.evaluate import DEFAULT_OVERRIDES, adapt_data
 from zoo.evaluation.extend_result import ExtendResult, MethodResult, draw, read_methods
+from zoo.evaluation.key_tokens import compute_long_perplexity, find_key_tokens
+from zoo.evaluation.rotation_search import CANDIDATES, search_exponents
 from zoo.options import Between, Choice, Count
 from zoo.packages import skip_without_package
 from zoo.run import checkpoint as checkpoints
 from zoo.run import conditions, run_dir
-from zoo.run.build import Experiment
+from zoo.run.build import Experiment, build_task
 from zoo.run.conditions import DROP, NONE, TRUNCATE
 from zoo.run.fit import fit
 from zoo.run.load import restore
 from zoo.run.machine import check_denormals
 from zoo.run.memory import suggest_smaller
+from zoo.run.truncation import TruncatedContext, explain_untruncated
 from zoo.suggestions import join_words, nearest
 from zoo.tasks.base import Task
 from zoo.tasks.causal_lm import CausalLM
@@ -48,19 +52,27 @@ TUNED = (*RULES, "dynamic")
 """Rules whose factor is chosen on validation data."""
 MULTIPLES = (1.0, 1.5, 2.0)
 """Factors to choose from, relative to the one that a length requires."""
+LONGROPE = "longrope"
+"""Divisors of all frequencies, searched for on validation data."""
+TEMPERATURE = "temperature"
+"""All scores times 1 + c ln(s) at s times the trained length (UniformScale, arXiv:2404.12224)."""
+HEAD_SCALE = "head_scale"
+HEADS = f"{HEAD_SCALE}{TRAIN}"
+"""A temperature for each head is trained, all other weights are frozen (arXiv:2404.12224)."""
+DROPE = f"{DROP}{TRAIN}"
+"""Positions are dropped, and longer texts get a temperature (arXiv:2512.12167)."""
+GROWTHS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+"""Values of c to choose from: 0 is no temperature."""
+HEADS_LR = 0.05
 DEFAULTS = (
     NONE,
     TRUNCATE,
     *TUNED,
+    LONGROPE,
     *(f"{name}{TRAIN}" for name in (NONE, "linear", "yarn", DROP)),
     WINDOWS,
+    HEADS,
 )
-NOT_BUILT: Mapping[str, str] = {
-    "longrope": "its divisors have to be searched for; examples/extend.py does",
-    "head_scale": "its temperatures are trained: zoo fit RECIPE model.encoding=head_scale",
-    "longppl": "it needs a second model that reads long texts, to choose key tokens",
-}
-"""{method: why this command does not have it}"""
 UNUSED = (
     *(f"trainer.{key}" for key in ("early_stopping", "save_top_k", "profile", "val_every_n_steps")),
     *(f"evaluate.{key}" for key in ("lengths", "stride", "extrapolation", "factors")),
@@ -86,14 +98,17 @@ class ExtendOptions:
     to: Count | Annotated[str, LENGTH] = "2x"
     """Length to reach: 512 tokens, or 4x for four times the trained length."""
     methods: tuple[str, ...] | None = None
-    """Methods to test: none, truncate, rules of the encoding such as yarn, drop; with +train for
-    those that train a little: yarn+train, drop+train, windows+train. null: all that fit."""
+    """Methods to test: none, truncate, rules of the encoding such as yarn, longrope, temperature,
+    drop; with +train for those that train a little: yarn+train, drop+train, windows+train,
+    head_scale+train. null: all that fit."""
     steps: Count = 100
     """Optimizer steps of each method that trains."""
     lr: Annotated[float, Between(1e-12)] | None = None
     """Learning rate of these steps; null for a third of that of the recipe."""
     gate: GateOptions = GateOptions()
     """What stops a method: {short_loss: 0.01} for a loss at the trained length 1 % above."""
+    evaluator: str | None = None
+    """Run whose model reads the new length and chooses the key tokens of LongPPL; null for none."""
     folder: str | None = None
     """Folder of extend.json, the figure and the trained runs; null for one in the run directory."""
 
@@ -107,12 +122,14 @@ class Score:
         counts: Targets of each window [W].
         positions: Mean loss of groups of positions, from the first on.
         depths: Share of right tokens of answers by tenth of the text that states them.
+        long_perplexity: Perplexity of key tokens; None if none were chosen.
     """
 
     sums: Tensor
     counts: Tensor
     positions: tuple[float, ...]
     depths: tuple[float | None, ...]
+    long_perplexity: float | None = None
 
     @property
     def loss(self) -> float:
@@ -216,6 +233,7 @@ class Extension:
             raise _refuse("to", f"{message}; write 2x for twice as many")
         self.factors = (self.length / self.trained,)
         self.methods = self._choose_methods()
+        self.evaluator = self._restore_evaluator()
         # before anything moves the task to a device
         self.weights = task.state_dict()
         self.device = experiment.trainer.strategy.root_device
@@ -224,32 +242,54 @@ class Extension:
         """Return the methods to test, the unchanged model first. Raises RecipeError."""
         rules = conditions.find_methods(self.task.model, self.factors)
         scaled = [name for name in TUNED if name in rules]
-        if not scaled:
-            encodings = join_words(self.recipe.encodings) or "none"
-            message = f"the encoding of the model, {encodings}, has no rule for longer texts"
-            raise _refuse("", f"{message}; zoo eval with evaluate.lengths tests it unchanged")
-        trained = [
-            f"{name}{TRAIN}" for name in (NONE, *RULES, DROP) if name in (NONE, DROP, *rules)
-        ]
+        has_positions = conditions.changes_model(self.task.model, DROP, self.factors)
+        if has_positions and not scaled:
+            message = f"the encoding of the model, {join_words(self.recipe.encodings)}, has no rule"
+            remedy = "zoo eval with evaluate.lengths tests it unchanged"
+            raise _refuse("", f"{message} for longer texts; {remedy}")
+        trained = [NONE, *(name for name in RULES if name in rules)]
+        trained += [DROP] if has_positions else []
+        names = [f"{name}{TRAIN}" for name in trained]
         # layers that differ already have no common rotation to keep
         has_types = bool(self.recipe.model.options.get("layer_types"))
-        if not has_types and self.recipe.model.options["depth"] > 1:
-            trained.append(WINDOWS)
-        known = dict.fromkeys([NONE, TRUNCATE, *rules, DROP, *trained])
+        if has_positions and not has_types and self.recipe.model.options["depth"] > 1:
+            names.append(WINDOWS)
+        searched = [LONGROPE] if "dynamic" in rules else []
+        dropped = [DROP] if has_positions else []
+        known = dict.fromkeys(
+            [NONE, TRUNCATE, *rules, *searched, TEMPERATURE, *dropped, *names, HEADS]
+        )
         if self.options.methods is None:
-            return tuple(name for name in DEFAULTS if name in known)
+            defaults = DEFAULTS if has_positions else (*DEFAULTS, TEMPERATURE)
+            return tuple(name for name in defaults if name in known)
         for name in self.options.methods:
-            if name in NOT_BUILT:
-                raise _refuse("methods", f"{name} is not built: {NOT_BUILT[name]}")
             if name not in known:
                 raise _refuse("methods", f"no method {name}; {nearest(name, [*known])}")
         return tuple(dict.fromkeys([NONE, *self.options.methods]))
+
+    def _restore_evaluator(self) -> CausalLM | None:
+        """Return the task that chooses key tokens; None without one. Raises RecipeError."""
+        if self.options.evaluator is None:
+            return None
+        path = checkpoints.locate(self.options.evaluator)
+        task = restore(path, DEFAULT_OVERRIDES)[1]
+        if (
+            not isinstance(task, CausalLM)
+            or task.spec.token_vocabulary != self.task.spec.token_vocabulary
+        ):
+            raise _refuse("evaluator", "it is no language model with the vocabulary of the run")
+        if (reads := task.spec.size[0]) < self.length:
+            message = f"it was trained at {reads} tokens, and key tokens are those of {self.length}"
+            raise _refuse("evaluator", message)
+        if problem := explain_untruncated(task.model):
+            raise _refuse("evaluator", problem)
+        return task
 
     @property
     def settings(self) -> dict[str, Any]:
         """What results depend on, except the methods, which may be added later."""
         plain = {**asdict(self.options), "to": self.length, "lr": self.learning_rate}
-        chosen = {key: plain[key] for key in ("to", "steps", "lr", "gate")}
+        chosen = {key: plain[key] for key in ("to", "steps", "lr", "gate", "evaluator")}
         return {"checkpoint": str(self.path), "recipe": self.recipe.plain(), **chosen}
 
     @property
@@ -295,35 +335,54 @@ class Extension:
         """Tune or train a method, and test it: first at the trained length, for the gate."""
         start = time.monotonic()
         rule, factor = name.removesuffix(TRAIN), None
-        # 1. make the model: by a training, or by a rule with a factor
-        tokens, seconds = 0, 0.0
+        temperature, exponents = None, torch.empty(0)
+        # 1. make the model: by a training, a search, or by a rule with a factor
+        tokens, seconds, chosen = 0, 0.0, 0
         if name.endswith(TRAIN):
             recipe = self.change_recipe(name)
             task, seconds = self._train(recipe, folder / "runs" / name)
             batch = recipe.data.options["batch_size"] * recipe.trainer.accumulate_grad_batches
             tokens = self.options.steps * batch * recipe.data.options["length"]
+        elif rule == LONGROPE:
+            exponents, chosen = self._search(), CANDIDATES
+            task = self.divide(exponents)
         else:
             if rule in TUNED:
-                factor = self._tune(rule)
-                tokens = len(MULTIPLES) * int(self._read("val", self._middle).counts.sum())
-            task = self.build(rule, factor)
+                factor, chosen = self._tune(rule), len(MULTIPLES)
+            recipe = self.recipe
+            task = self.task if rule == TEMPERATURE else self.build(rule, factor)
+        near_task = task
+        if name in (TEMPERATURE, DROPE):
+            began = time.monotonic()
+            growth, chosen = self._choose_growth(recipe, task), len(GROWTHS)
+            temperature = compute_temperature(growth, self.factors[0])
+            task = self.heat(recipe, task, temperature)
+            seconds += time.monotonic() - began if seconds else 0.0
+        if chosen:
+            tokens += chosen * int(self._read("val", self._middle).counts.sum())
         made = time.monotonic()
         # a training that went on counts all of its attempts
         seconds = seconds or made - start
 
-        # dynamic depends on the length of a text, and changes nothing within the trained length
-        is_unchanged = name in (NONE, TRUNCATE, "dynamic")
+        # these depend on the length of a text, and change nothing within the trained length
+        is_unchanged = name in (NONE, TRUNCATE, "dynamic", LONGROPE)
         # 2. the gate: the loss at the trained length
-        near = self.score(self.task if is_unchanged else task, "test", self.trained)
+        near = self.score(self.task if is_unchanged else near_task, "test", self.trained)
         result = MethodResult(
-            name=name, short_loss=near.loss, factor=factor, tokens=tokens, seconds=round(seconds, 2)
+            name=name,
+            short_loss=near.loss,
+            factor=factor,
+            temperature=temperature,
+            exponents=tuple(round(value, 4) for value in exponents.tolist()),
+            tokens=tokens,
+            seconds=round(seconds, 2),
         )
         if plain is not None and not near.loss <= plain.short_loss * (
             1 + self.options.gate.short_loss
         ):
             return replace(result, stopped=True)
         # 3. the new length
-        far = self.score(task, "test", self.length)
+        far = self.score(task, "test", self.length, self.key_tokens)
         return replace(
             result,
             loss=far.loss,
@@ -331,6 +390,7 @@ class Extension:
             window_targets=tuple(int(count) for count in far.counts),
             positions=far.positions,
             depths=far.depths,
+            long_perplexity=far.long_perplexity,
             test_seconds=round(time.monotonic() - made, 2),
         )
 
@@ -349,6 +409,78 @@ class Extension:
         # of equals the smallest factor, which changes least
         best = min(MULTIPLES, key=lambda multiple: (_finite(losses[multiple]), multiple))
         return best * self.factors[0]
+
+    def _search(self) -> Tensor:
+        """Return the exponents of longrope with the lowest validation loss."""
+        factor = self._middle / self.trained
+        plain = self.measure_waves(self.task)
+        # a rule divides waves too, and a divisor is a power of the factor
+        scaled = [self.measure_waves(self.build(rule, factor, self._middle)) for rule in RULES]
+        starts = [(plain / waves).log() / math.log(factor) for waves in scaled]
+
+        def score(exponents: Tensor) -> float:
+            task = self.divide(exponents, self._middle)
+            return self.score(task, "val", self._middle).loss
+
+        return search_exponents(score, starts, factor)
+
+    def divide(self, exponents: Tensor, length: int | None = None) -> Task:
+        """Build a task whose frequencies are divided by powers of the factor, at a length."""
+        factor = (length or self.length) / self.trained
+        # a frequency is never raised
+        divisors = (factor**exponents).clamp(min=1).tolist()
+        recipe = conditions.divide_frequencies(
+            self.recipe, self.task.model, (factor,), [*map(float, divisors)]
+        )
+        task = build_task(recipe, self.task.spec, is_trained=False)
+        task.load_state_dict(self.weights, strict=True)
+        return task.eval()
+
+    def measure_waves(self, task: Task) -> Tensor:
+        """Return the radians per token of each pair of channels, float64 [R].
+
+        Raises:
+            RecipeError: Layers or heads turn at different frequencies.
+        """
+        seen: list[Tensor] = []
+
+        def note(layer: LayerAttention) -> None:
+            waves = layer.chain.pair_waves(layer.call)
+            if waves is not None:
+                seen.append(waves.double().cpu().flatten(0, 1))
+
+        with torch.no_grad():
+            capture_layers(task.model.cpu(), task.spec.build_inputs(), note)
+        rows = [row for waves in seen for row in waves]
+        if not all(row.shape == rows[0].shape and torch.allclose(row, rows[0]) for row in rows):
+            problem = (
+                "layers or heads turn at different frequencies, and it has one divisor of each"
+            )
+            raise _refuse("methods", f"{LONGROPE}: {problem}")
+        return rows[0]
+
+    def _choose_growth(self, recipe: Recipe, task: Task) -> float:
+        """Return the growth of the temperature with the lowest validation loss."""
+        factor = self._middle / self.trained
+        losses = {}
+        for growth in GROWTHS:
+            heated = self.heat(recipe, task, compute_temperature(growth, factor))
+            losses[growth] = _finite(self.score(heated, "val", self._middle).loss)
+        return min(GROWTHS, key=lambda growth: (losses[growth], growth))
+
+    def heat(self, recipe: Recipe, task: Task, temperature: float) -> Task:
+        """Build a task with the same weights, whose scores are multiplied by a temperature."""
+        longer = conditions.append_encoding(recipe, HEAD_SCALE)
+        heated = build_task(longer, task.spec, is_trained=False)
+        weights = task.state_dict()
+        # what the task lacks are the scales of the heads
+        scales = {
+            name: torch.full_like(value, temperature)
+            for name, value in heated.state_dict().items()
+            if name not in weights
+        }
+        heated.load_state_dict({**weights, **scales}, strict=True)
+        return heated.eval()
 
     def build(self, rule: str, factor: float | None, length: int | None = None) -> Task:
         """Build a task that follows a rule at a length, with the weights of the checkpoint."""
@@ -378,10 +510,12 @@ class Extension:
                 ("full", "local*3") if options["depth"] > 3 else ("full", "local")
             )
             recipe = replace(recipe, model=Choice(recipe.model.name, options))
+        elif name == HEADS:
+            recipe = conditions.append_encoding(recipe, HEAD_SCALE)
         elif rule != NONE:
             recipe = conditions.change_recipe(recipe, self.task.model, rule, self.factors)
         # windows of the new length, in batches of as many tokens
-        is_long = rule in (NONE, *RULES)
+        is_long = rule in (NONE, *RULES, HEAD_SCALE)
         edits: dict[str, Any] = {
             "init_from": str(self.path),
             "optim.lr": self.learning_rate,
@@ -395,6 +529,14 @@ class Extension:
                 ("evaluate.extrapolation", "evaluate.factors", "evaluate.data_variants")
             ),
         }
+        if name == HEADS:
+            edits |= {
+                "optim.lr": self.options.lr or HEADS_LR,
+                "optim.param_groups": [
+                    {"match": f"*{HEAD_SCALE}*", "weight_decay": 0.0},
+                    {"match": "*", "freeze": True},
+                ],
+            }
         if is_long:
             sizes = self._choose_sizes(self.length)
             edits |= {f"data.{key}": value for key, value in sizes.items()}
@@ -425,9 +567,39 @@ class Extension:
         """Return the score of the unchanged model, whose counts are those of all methods."""
         return self.score(self.task, split, length)
 
-    @torch.no_grad()
-    def score(self, task: Task, split: str, length: int) -> Score:
+    @cached_property
+    def key_tokens(self) -> Tensor | None:
+        """The key tokens of the test windows, bool [W, N]; None without an evaluator.
+
+        The short context is that of `truncate`, at most the trained length.
+        """
+        if self.evaluator is None:
+            return None
+        long_loss, is_target, _ = self._compute_losses(self.evaluator, "test", self.length)
+        model = self.evaluator.model
+        self.evaluator.model = TruncatedContext(model, self.trained)
+        short_loss, _, _ = self._compute_losses(self.evaluator, "test", self.length)
+        self.evaluator.model = model
+        chosen = find_key_tokens(long_loss, short_loss, is_target)
+        log.info("%d of %d tokens are key tokens", int(chosen.sum()), int(is_target.sum()))
+        return chosen
+
+    def score(self, task: Task, split: str, length: int, key_tokens: Tensor | None = None) -> Score:
         """Compute the losses of a task on all windows of a split, cut to a length."""
+        loss, is_target, depths = self._compute_losses(task, split, length)
+        return Score(
+            loss.sum(1),
+            is_target.sum(1),
+            _group(loss, is_target),
+            depths,
+            None if key_tokens is None else compute_long_perplexity(loss, key_tokens),
+        )
+
+    @torch.no_grad()
+    def _compute_losses(
+        self, task: Task, split: str, length: int
+    ) -> tuple[Tensor, Tensor, tuple[float | None, ...]]:
+        """Return losses and which tokens are targets, both [W, N], and answers by depth."""
         data = self.experiment.data_variant(self._choose_sizes(length))
         adapt_data(task, data)
         data.setup("test" if split == "test" else "fit")
@@ -443,8 +615,12 @@ class Extension:
             if batch.answer_depths is not None:
                 right = ((logits.argmax(-1) == batch.targets) | (batch.targets < 0)).all(1)
                 answers.append(torch.stack([batch.answer_depths.cpu(), right.cpu().double()]))
-        loss, is_target = torch.cat(losses), torch.cat(targets)  # [W, N]
-        return Score(loss.sum(1), is_target.sum(1), _group(loss, is_target), _group_depths(answers))
+        return torch.cat(losses), torch.cat(targets), _group_depths(answers)
+
+
+def compute_temperature(growth: float, factor: float) -> float:
+    """Return the factor of scores at `factor` times the trained length."""
+    return 1 + growth * math.log(factor)
 
 
 def _finite(loss: float) -> float:

@@ -31,13 +31,16 @@ class MethodResult:
         stopped: Whether the gate stopped it, because of that loss. It is not tested further.
         loss: Loss at the new length; None if it was not tested there.
         factor: The factor that was chosen on validation data, if it has one.
-        tokens: Tokens that it read to be made: of training, or of the choice of the factor.
+        temperature: The factor of scores at the new length, if it has one.
+        exponents: The powers of the factor that divide its frequencies, if they were searched for.
+        tokens: Tokens that it read to be made: of training, and of what was chosen.
         seconds: Seconds that this took.
         test_seconds: Seconds of both tests.
         window_losses: Sum of the losses of each window at the new length.
         window_targets: Targets of each window.
         positions: Mean loss of equal groups of positions in these windows.
         depths: Share of right answers by tenth of the text that states them; empty if none asks.
+        long_perplexity: Perplexity of key tokens at the new length (LongPPL); None without them.
     """
 
     name: str
@@ -45,6 +48,8 @@ class MethodResult:
     stopped: bool = False
     loss: float | None = None
     factor: float | None = None
+    temperature: float | None = None
+    exponents: tuple[float, ...] = ()
     tokens: int = 0
     seconds: float = 0.0
     test_seconds: float = 0.0
@@ -52,12 +57,21 @@ class MethodResult:
     window_targets: tuple[int, ...] = ()
     positions: tuple[float, ...] = ()
     depths: tuple[float | None, ...] = ()
+    long_perplexity: float | None = None
 
     def describe(self) -> str:
         """Return the losses in a line."""
         if self.stopped:
             return f"stopped by the gate, loss {self.short_loss:.4f} at the trained length"
         return f"loss {self.short_loss:.4f} at the trained length, {self.loss:.4f} at the new one"
+
+    def describe_choice(self) -> str:
+        """Return what was chosen on validation data, for a cell of a table."""
+        if self.exponents:
+            return f"powers {self.exponents[0]:.2f} to {self.exponents[-1]:.2f}"
+        if self.temperature is not None:
+            return f"temperature {self.temperature:.3g}"
+        return "" if self.factor is None else f"factor {self.factor:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,12 +164,14 @@ class ExtendResult:
 
     def table(self) -> str:
         """Return the table that `zoo extend` prints, and the conclusion."""
+        has_key_tokens = any(one.long_perplexity is not None for one in self.methods)
         header = (
             "method",
             f"{self.trained:,} tokens",
             f"{self.length:,} tokens",
             "against none (95 %)",
-            "factor",
+            *(["LongPPL"] if has_key_tokens else []),
+            "chosen",
             "tokens read",
             "seconds",
         )
@@ -166,13 +182,15 @@ class ExtendResult:
                 "" if found is None else f"{found[0]:+.4f} ({found[1]:+.4f}, {found[2]:+.4f})"
             )
             reached = "" if one.loss is None else f"{one.loss:.4f}"
+            perplexity = "" if one.long_perplexity is None else f"{one.long_perplexity:.3f}"
             rows.append(
                 (
                     one.name,
                     f"{one.short_loss:.4f}",
                     "stopped by gate" if one.stopped else reached,
                     difference,
-                    "" if one.factor is None else f"{one.factor:g}",
+                    *([perplexity] if has_key_tokens else []),
+                    one.describe_choice(),
                     f"{one.tokens:,}",
                     f"{one.seconds:.1f}",
                 )

@@ -477,6 +477,49 @@ def change_recipe(
     return replace(recipe, model=Choice(recipe.model.name, options))
 
 
+def divide_frequencies(
+    recipe: Recipe, model: nn.Module, factors: tuple[float, ...], divisors: Sequence[float]
+) -> Recipe:
+    """Return a recipe whose rotations follow the rule longrope past the trained length.
+
+    Args:
+        recipe: The recipe.
+        model: Its model, whose rotations have the rule `dynamic`.
+        factors: The size, divided by the training size along each axis.
+        divisors: A divisor for each pair of channels.
+    """
+    changes = []
+    for link, options in find_changes(model, "dynamic", factors):
+        scalings = {key: value for key, value in options.items() if isinstance(value, Scaling)}
+        longer = {
+            key: Scaling(
+                rule="longrope",
+                factor=value.factor,
+                original=value.original,
+                length=value.length,
+                short_factor=(1.0,) * len(divisors),
+                long_factor=tuple(divisors),
+                # a factor of cos and sin is no part of the search
+                attention_factor=1.0,
+            )
+            for key, value in scalings.items()
+        }
+        changes.append((link, {**options, **longer}))
+    options = _change_encodings(recipe.model.options, lambda links: _change_options(links, changes))
+    return replace(recipe, model=Choice(recipe.model.name, options))
+
+
+def append_encoding(recipe: Recipe, name: str) -> Recipe:
+    """Return a recipe with another encoding, without options, after those of each layer."""
+
+    def append(links: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        kept = tuple(choice for choice in links if choice.name != NO_ENCODING)
+        return (*kept, Choice(name, {}))
+
+    options = _change_encodings(recipe.model.options, append)
+    return replace(recipe, model=Choice(recipe.model.name, options))
+
+
 def build_extended_task(
     recipe: Recipe,
     task: Task,
