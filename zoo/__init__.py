@@ -2,15 +2,19 @@
 
 from zoo.version import __version__ as __version__
 
+_modules: dict[str, str] = {}
+
 
 def _read_stub() -> dict[str, str]:
-    """Return the module of each public name, as __init__.pyi imports them."""
-    import ast
-    from pathlib import Path
+    """Return the module of each public name, as __init__.pyi imports them; read the file once."""
+    if not _modules:
+        import ast
+        from pathlib import Path
 
-    tree = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+        tree = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+        _modules.update({alias.name: str(node.module) for node in imports for alias in node.names})
+    return _modules
 
 
 def __getattr__(name: str) -> object:

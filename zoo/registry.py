@@ -407,9 +407,10 @@ def _list_modules(kind: str, name: str | None = None) -> Iterator[tuple[str, Pat
         for folder in KINDS[kind].folders:
             prefix = f"{package}.{folder.replace('/', '.')}"
             # a model looks up many members, and a glob takes more than twice as long
-            for file in sorted(_list_names(root / folder)):
+            files = _list_names(root / folder)
+            for file in sorted(files) if name is None else {f"{name}.py"}.intersection(files):
                 stem, suffix = os.path.splitext(file)
-                if suffix != ".py" or name not in (None, stem):
+                if suffix != ".py":
                     continue
                 supports = stem.startswith("_")
                 if package == "zoo":
@@ -428,6 +429,16 @@ def _list_names(folder: Path) -> list[str]:
 
 def _read_member(kind: str, module: str, path: Path) -> Member:
     """Describe the member that a file registers. Raises RecipeError if it registers none."""
+    try:
+        modified = path.stat().st_mtime_ns
+    except OSError:
+        modified = 0  # reading the file fails too, and is explained there
+    return _describe_member(kind, module, path, modified)
+
+
+@functools.cache
+def _describe_member(kind: str, module: str, path: Path, modified: int) -> Member:
+    """Do the work of `_read_member` once for each time that a file was modified."""
 
     def refuse(problem: str, remedy: str, line: int | None = None) -> RecipeError:
         return RecipeError(
@@ -438,7 +449,7 @@ def _read_member(kind: str, module: str, path: Path) -> Member:
     excuse = "declare it as support in registry.KINDS" if is_ours else "begin its name with _"
 
     try:
-        tree = parse_file(path, path.stat().st_mtime_ns)
+        tree = parse_file(path, modified)
     except SyntaxError as error:
         raise refuse(f"syntax error: {error.msg}", "", error.lineno) from None
     except (OSError, ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Unpack, get_args, get_origin, get_type_hints
@@ -106,7 +106,7 @@ def options(cls: type) -> dict[str, Option]:
     declared: dict[str, Option] = {}
     handed: Collection[str] | None = None
     for init in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
-        hints, parameters = _read_hints(init), inspect.signature(init).parameters.values()
+        hints, parameters = _read_hints(init), _read_parameters(init)
         for parameter in parameters:
             is_handed = handed is None or parameter.name in handed
             if parameter.kind is parameter.KEYWORD_ONLY and is_handed:
@@ -162,6 +162,12 @@ def _read_class_fields(cls: type, keyword_only: bool) -> Mapping[str, Option]:
 def _read_hints(owner: Any) -> Mapping[str, Any]:
     """Return the annotations of a class or function, evaluated once: models have many encodings."""
     return get_type_hints(owner, include_extras=True)
+
+
+@functools.cache
+def _read_parameters(function: Any) -> Sequence[inspect.Parameter]:
+    """Return the parameters of a function, read once."""
+    return tuple(inspect.signature(function).parameters.values())
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
