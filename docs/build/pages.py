@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import atlas_page
 import choose_page
 import claims_page
 import conformance_page
@@ -129,6 +130,7 @@ def write_pages() -> dict[Path, str]:
     }
     pages[play_page.PAGE] = play_page.write_play_page()
     pages[DOCS / "error_rates.md"] = error_rates_page.write_error_rates_page()
+    pages[DOCS / "atlas.md"] = atlas_page.write_atlas_page(DOCS / "atlas.md")
     extend = DOCS / "extend.md"
     pages[extend] = extension_page.write_extension_page(extend)
     pretrained = DOCS / "questions" / "pretrained.md"
