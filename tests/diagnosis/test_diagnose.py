@@ -247,7 +247,7 @@ def test_what_an_evaluation_found_is_kept_and_drawn(runs, zoo):
     assert code == 0
     assert json.loads((runs / "decoder" / "evaluation.json").read_text()) == json.loads(out)
     (run,) = diagnose(str(runs / "decoder"), "limit=1", "controls=false")[0].runs
-    loss = next(panel for panel in run.extrapolation if panel.y == "test/loss")
+    loss = next(panel for panel in run.extrapolation if panel.y == "loss")
     assert loss.x_values.tolist() == [8, 16]
     assert "refused at 32" in loss.caption
     (runs / "decoder" / "evaluation.json").write_text("{")

@@ -171,7 +171,7 @@ def test_training_and_validation_are_drawn_over_the_same_steps():
     assert both.x_values.tolist() == [1, 3]
     assert both.lines["train"].tolist() == [3, 2]
     assert both.lines["val"].tolist() == [5, 6]
-    assert accuracy.lines["val/accuracy"].tolist() == pytest.approx([0.1, 0.2])
+    assert accuracy.lines["validation accuracy"].tolist() == pytest.approx([0.1, 0.2])
 
 
 def test_long_trainings_are_thinned():
@@ -217,7 +217,7 @@ def test_an_evaluation_at_other_lengths_is_drawn_with_its_own():
 
     loss, position = draw("", "")
     assert loss.x_values.tolist() == [16, 32, 64]
-    assert loss.lines["test/loss"].tolist() == [2, 1, 3]
+    assert loss.lines["loss"].tolist() == [2, 1, 3]
     assert "refused at 128" in loss.caption
     assert position.x_values.tolist() == [0, 2]
     loss, _ = draw("side by side", "sliding")

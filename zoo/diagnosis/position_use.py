@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.diagnosis.intervals import LEVEL, estimate_mean
 from zoo.diagnosis.report import Control, PairedChange, PositionUse
 from zoo.diagnostics.position_ablation import CHANGES
-from zoo.reporting.numbers import format_pair
+from zoo.reporting.numbers import format_pair, name_metric
 
 UNCHANGED = "unchanged"
 SAME = 0.00005
@@ -115,7 +115,7 @@ def _list_infinite(controls: Sequence[Control]) -> str:
     for metric in dict.fromkeys(names):
         lost = [one.name for one in controls if not math.isfinite(one.metrics.get(metric, 0.0))]
         if lost:
-            return f"{metric} is not finite with positions {', '.join(lost)}"
+            return f"{name_metric(metric)} is not finite with positions {', '.join(lost)}"
     return ""
 
 
@@ -127,7 +127,7 @@ def _describe_change(before: float, control: Control, change: PairedChange) -> s
         details.append(f"95 % interval {change.low:+.3g} to {change.high:+.3g}")
     details.append(f"{change.samples:,} samples")
     return (
-        f"{change.metric} goes from {start} to {end} with positions {control.name} "
+        f"{name_metric(change.metric)} goes from {start} to {end} with positions {control.name} "
         f"({', '.join(details)})"
     )
 

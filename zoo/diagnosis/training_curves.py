@@ -12,6 +12,7 @@ from torch import Tensor
 from zoo.config.schema import format_size
 from zoo.diagnostics.head_metrics import HeadMetric, metrics_by_name
 from zoo.evaluation.results import FILES, Evaluation, find_unit, get_positions, has_equal_sides
+from zoo.reporting.numbers import name_metric
 from zoo.reporting.panel import Curves
 
 # Largest number of points of a curve, and of one whose points are losses of single tokens.
@@ -24,6 +25,8 @@ Points = Sequence[tuple[float, float]]
 def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[Curves, ...]:
     """Draw the rows of `metrics.csv` over steps: losses together, every other metric separately.
 
+    What was measured once is left out: a chart of one point says nothing of a course.
+
     Args:
         rows: The rows, {column: text}.
         unit: The unit of positions: "tokens" or "patches".
@@ -32,7 +35,7 @@ def draw_training_curves(rows: Sequence[Mapping[str, str]], unit: str) -> tuple[
     found = {
         name: points
         for name in names
-        if name.startswith(("train/", "val/")) and (points := _read_points(rows, name))
+        if name.startswith(("train/", "val/")) and len(points := _read_points(rows, name)) > 1
     }
     return (
         *_draw_losses(found),
@@ -60,6 +63,8 @@ def _draw_attention_metrics(
         if len({value for points in layers.values() for _, value in points}) == 1:
             continue
         steps = sorted({step for points in layers.values() for step, _ in points})
+        if len(steps) == 1:
+            continue
         found = {layer: dict(points) for layer, points in layers.items()}
         lines = {
             layer: [(step, points.get(step, NONE)) for step in steps]
@@ -97,7 +102,10 @@ def _draw_losses(found: Mapping[str, Points]) -> Iterator[Curves]:
             name == "val/loss" and not (train and len(val) > 1)
         ):
             yield _make_curves(
-                name.replace("/", " "), name, {name: points}, "One point for each measurement."
+                name_metric(name),
+                name_metric(name),
+                {name_metric(name): points},
+                "One point for each measurement.",
             )
 
 
@@ -147,7 +155,7 @@ def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
     )
     for name in result.metrics:
         points = {
-            method or name: {
+            method or name_metric(name): {
                 size: one.metrics[name] for size, one in line.items() if name in one.metrics
             }
             for method, line in lines.items()
@@ -156,9 +164,9 @@ def _draw_sizes(result: Evaluation) -> Iterator[Curves]:
         if not x_values:
             continue
         yield Curves(
-            title=f"{name.replace('/', ' ')} at other {FILES[unit]}",
+            title=f"{name_metric(name)} at other {FILES[unit]}",
             x="resolution in pixels" if unit == "pixels" else "length in tokens",
-            y=name,
+            y=name_metric(name),
             caption=f"{message}: a model that extrapolates has a flat line.",
             x_values=torch.tensor([float(size) for size in x_values]),
             lines={
@@ -192,8 +200,8 @@ def _draw_positions(result: Evaluation) -> Iterator[Curves]:
         yield Curves(
             title=f"{metric.partition('/')[2]} by position in windows of {format_size(longest)}",
             x="position in the window",
-            y=metric,
+            y=name_metric(metric),
             caption=f"Trained on windows of {format_size(result.trained_size)}: {caption}.",
             x_values=_thin([position for position, _ in points], BINS),
-            lines={metric: _thin([value for _, value in points], BINS)},
+            lines={name_metric(metric): _thin([value for _, value in points], BINS)},
         )

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -126,6 +127,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "breaking": break_words,
         "coded": mark_code,
+        "metric": partial(numbers.name_metric, arrow=True),
         "number": numbers.format_number,
         "short": numbers.format_short,
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from zoo.utils import escape_text
@@ -18,6 +19,49 @@ NOTHING = "\u2013"  # shown for a missing number
 SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 # Characters that HTML, XML or UTF-8 cannot represent.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+LONG_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "ece": "calibration error",
+        "exact": "exact answers",
+        "f1": "F1",
+        "mae": "mean absolute error",
+        "miou": "mean IoU",
+        "rmse": "root mean squared error",
+    }
+)
+"""Names of metrics that are abbreviated in files."""
+SPLITS: Mapping[str, str] = MappingProxyType({"train": "training", "val": "validation"})
+LOWER = frozenset({"loss", "perplexity", "bits_per_character", "ece", "mae", "rmse"})
+HIGHER = frozenset({"accuracy", "exact", "f1", "miou", "solved"})
+
+
+def name_metric(metric: str, *, arrow: bool = False) -> str:
+    """Return a metric as people say it: bits per character for test/bits_per_character.
+
+    Args:
+        metric: The metric as files name it; test/ is left out, as pages are of the test.
+        arrow: Whether an arrow follows to where it is better, if that is known.
+    """
+    split, _, name = metric.rpartition("/")
+    words = LONG_NAMES.get(name, name.replace("_", " "))
+    if split not in ("", "test"):
+        words = f"{SPLITS.get(split, split)} {words}"
+    side = "\u2193" if name in LOWER else "\u2191" if name in HIGHER else ""
+    return f"{words} {side}" if arrow and side else words
+
+
+def format_alike(values: Sequence[float], digits: int = 4) -> list[str]:
+    """Format numbers of a column with equal decimals, so many that the largest has `digits` digits.
+
+    Numbers of which the smallest would vanish keep decimals of their own.
+    """
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    if not sizes or max(sizes) >= 10**digits or min(sizes) < max(sizes) * 10.0 ** (1 - digits):
+        return [format_number(value, digits) for value in values]
+    decimals = digits - 1 - max(-1, math.floor(math.log10(max(sizes))))
+    return [format_fixed(value, decimals) for value in values]
 
 
 def format_number(number: float, digits: int = 4) -> str:

@@ -139,7 +139,10 @@ class RunsTable:
 def build_runs_table(runs: Sequence[DiagnosedRun]) -> RunsTable:
     """Collect the metrics and facts of runs by name."""
     metrics = [
-        {name: numbers.format_number(number) for name, number in run.metrics.items()}
+        {
+            numbers.name_metric(name, arrow=True): numbers.format_number(number)
+            for name, number in run.metrics.items()
+        }
         for run in runs
     ]
     # A fact that is long in any run moves below the table.

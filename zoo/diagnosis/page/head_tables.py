@@ -243,18 +243,23 @@ def build_control_tables(report: Report) -> list[ControlTable]:
 
 def _build_control_table(metric: str, runs: Sequence[DiagnosedRun]) -> ControlTable:
     controls = [control for run in runs for control in run.controls]
-    values = [abs(one.metrics[metric]) for one in controls if metric in one.metrics]
-    largest = max((value for value in values if math.isfinite(value)), default=0.0)
+    values = [control.metrics[metric] for control in controls if metric in control.metrics]
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    texts = dict(zip(values, numbers.format_alike(values), strict=True))
     names = dict.fromkeys(control.name for control in controls)
     rows = {
-        name: [_build_control_cell(run, name, metric, largest) for run in runs] for name in names
+        name: [_build_control_cell(run, name, metric, largest, texts) for run in runs]
+        for name in names
     }
-    texts = [_describe(run, metric, len(runs) > 1) for run in runs]
-    caption = " ".join(filter(None, texts)) or "There is no number to compare with."
-    return ControlTable(metric, caption, tuple(run.name for run in runs), rows)
+    sentences = [_describe(run, metric, len(runs) > 1) for run in runs]
+    caption = " ".join(filter(None, sentences)) or "There is no number to compare with."
+    title = numbers.name_metric(metric, arrow=True)
+    return ControlTable(title, caption, tuple(run.name for run in runs), rows)
 
 
-def _build_control_cell(run: DiagnosedRun, name: str, metric: str, largest: float) -> ControlCell:
+def _build_control_cell(
+    run: DiagnosedRun, name: str, metric: str, largest: float, texts: Mapping[float, str]
+) -> ControlCell:
     control = next((control for control in run.controls if control.name == name), None)
     if control is None:
         return ControlCell(numbers.NOTHING)
@@ -267,7 +272,7 @@ def _build_control_cell(run: DiagnosedRun, name: str, metric: str, largest: floa
     change = "" if control is first else _format_change(number, first, metric)
     if control.change is not None and control.change.metric == metric:
         change = _format_paired(control.change)
-    return ControlCell(numbers.format_number(number), change, min(max(share, 0.0), 1.0))
+    return ControlCell(texts[number], change, min(max(share, 0.0), 1.0))
 
 
 def _format_change(number: float, first: Control, metric: str) -> str:
@@ -307,4 +312,5 @@ def _describe(run: DiagnosedRun, metric: str, several: bool) -> str:
     if not judges:
         return f"{start}Changes without intervals: they may be noise."
     # one metric judges, so that none is chosen after its result
-    return f"{start}Changes without intervals: {', '.join(judges)} tells them from noise."
+    names = ", ".join(map(numbers.name_metric, judges))
+    return f"{start}Changes without intervals: {names} tells them from noise."
