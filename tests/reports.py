@@ -324,7 +324,8 @@ def image_run(name="vit_rope", **options):
     one = SegmentedImage(
         title=HOSTILE, picture=draw(8, 8, 0.5), mask=mask, predicted=torch.ones_like(mask)
     )
-    return replace(found, segmented=(one,), classes=("ground", HOSTILE))
+    ious = {"ground": 0.5, HOSTILE: 0.0}
+    return replace(found, segmented=(one,), classes=("ground", HOSTILE), class_ious=ious)
 
 
 def text_run(name="lm", **options):

@@ -227,7 +227,7 @@ def test_sections_come_in_their_order_and_empty_ones_not_at_all(pages, make_repo
     (run,) = make_reports["image"].runs
     bare = replace(run, attended=None, segmented=(), extrapolation=(), controls=(), measures=())
     text = diagnosis_page.render(reports.report(bare))
-    assert keys(text) == ["profiles", "encoding", "training", "recipe"]
+    assert keys(text) == ["classes", "profiles", "encoding", "training", "recipe"]
     assert 'href="#looks"' not in text
 
 

@@ -190,6 +190,17 @@ class DataSpec:
         """Name the tokens of one sample for people, by the model's inputs [N, ...]."""
         return tuple(format_numbers(token.flatten().tolist()) for token in inputs[0])
 
+    def place_tokens(self, *inputs: Tensor) -> tuple[Tensor | None, tuple[str, str]]:
+        """Return where the tokens of one sample lie in a chart [N, 2], and the names of its axes.
+
+        Args:
+            inputs: The model's inputs [N, ...].
+
+        Returns:
+            NaN for padding; None if tokens are no points.
+        """
+        return None, ("", "")
+
     def collate(self, samples: Sequence[Any]) -> Any:
         """Make a batch of the samples of a dataset."""
         return default_collate([*samples])
@@ -503,6 +514,13 @@ class PointSpec(DataSpec):
             f"{format_numbers(place)}: {format_numbers(features)}" if is_real else ""
             for features, place, is_real in zip(x, pos, mask, strict=True)
         )
+
+    def place_tokens(self, *inputs: Tensor) -> tuple[Tensor | None, tuple[str, str]]:
+        """Return the first two coordinates or, of one coordinate, it and the first feature."""
+        x, pos, mask = inputs
+        second, name = (pos[:, 1], "coordinate 2") if self.axes > 1 else (x[:, 0], "feature 1")
+        places = torch.stack([pos[:, 0], second], dim=-1).double()
+        return places.masked_fill(~mask[:, None].bool(), torch.nan), ("coordinate 1", name)
 
     def collate(self, samples: Sequence[Any]) -> PointBatch:
         return pad_points([_read_points(sample) for sample in samples])

@@ -133,6 +133,10 @@ class Subject(Protocol):
     def classes(self) -> tuple[str, ...]:
         """The names of the classes of pixels; none for other tasks."""
 
+    @property
+    def class_ious(self) -> Mapping[str, float]:
+        """Intersection over union of each class in the last test; none for other tasks."""
+
     def run_controls(self, changes: Mapping[str, Change], limit: int | None) -> Iterator[Control]:
         """Test the model, first with unchanged positions, then with each change."""
 
@@ -252,6 +256,7 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         layer_types=name_layer_types(subject.model),
         segmented=subject.describe_masks(),
         classes=subject.classes,
+        class_ious=subject.class_ious,
     )
 
 

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class EquippedModel:
     checkpoint = "a model in memory"
     saved = Saved(recipe="", training=(), extrapolation=())
     classes: tuple[str, ...] = ()
+    class_ious: Mapping[str, float] = MappingProxyType({})
 
     def __init__(
         self, model: nn.Module, batch: Batch, decode: Callable[[list[int]], str] | None = None

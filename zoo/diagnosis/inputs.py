@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +31,10 @@ from zoo.errors import DataError, OptionError
 from zoo.evaluation.evaluate import RESULT, adapt_data
 from zoo.evaluation.results import Evaluation
 from zoo.models.vit import ViT
+from zoo.reporting.numbers import format_number, name_metric
 from zoo.reporting.panel import Curves
 from zoo.run import loggers
+from zoo.run.callbacks.manifest import END
 from zoo.run.checkpoint import find_run_dir
 from zoo.tasks.base import Task
 from zoo.tasks.segmentation import Segmentation
@@ -238,15 +241,18 @@ def describe_samples(
     if vocabulary is None:
         parts = (part[:, columns] for part in inputs if part is not None)
         samples = zip(titles, *parts, strict=True)
-        return tuple(
-            Sample(title=title, tokens=task.spec.name_tokens(*tokens)) for title, *tokens in samples
-        )
+        return tuple(_describe_tokens(task.spec, *sample) for sample in samples)
     # Whatever stands in padding is no text.
     rows = shown[:, columns].cpu().where(seen.is_real, PADDING)
     return tuple(
         Sample(title=title, tokens=decode_pieces(vocabulary, row))
         for title, row in zip(titles, rows, strict=True)
     )
+
+
+def _describe_tokens(spec: DataSpec, title: str, *tokens: Tensor) -> Sample:
+    places, axes = spec.place_tokens(*tokens)
+    return Sample(title=title, tokens=spec.name_tokens(*tokens), places=places, axes=axes)
 
 
 def _make_titles(task: Task, batch: Any, inputs: Inputs) -> list[str]:
@@ -300,11 +306,28 @@ def describe_masks(
 
 
 class Saved(NamedTuple):
-    """The recipe as YAML, and curves; no curves where the run directory has none."""
+    """The recipe as YAML, curves, and the end of training; empty what the run directory lacks."""
 
     recipe: str
     training: tuple[Curves, ...]
     extrapolation: tuple[Curves, ...]
+    end: Mapping[str, Any] = MappingProxyType({})
+
+    def find_baselines(self, title: str, count: int) -> str:
+        """Return what models must beat on these samples; empty where it is not known.
+
+        Args:
+            title: The title of the test data; baselines of other data are left out.
+            count: The number of its samples.
+        """
+        if (self.end.get("data"), self.end.get("count")) != (title, count):
+            return ""
+        baselines: Mapping[str, Mapping[str, float]] = self.end.get("baselines") or {}
+        return "; ".join(
+            f"{name_metric(metric)}: "
+            + ", ".join(f"{name} {format_number(value)}" for name, value in values.items())
+            for metric, values in baselines.items()
+        )
 
 
 def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
@@ -318,7 +341,15 @@ def read_saved(checkpoint: Path, stored: Recipe, spec: DataSpec) -> Saved:
         recipe=_read_recipe(run / "recipe.yaml", checkpoint, stored),
         training=_read_training(run / "metrics.csv", spec.token_noun),
         extrapolation=_read_extrapolation(run / RESULT, checkpoint),
+        end=_read_end(run / END),
     )
+
+
+def _read_end(file: Path) -> Mapping[str, Any]:
+    if not os.path.lexists(file):
+        return {}
+    with _explain_errors(file):
+        return read_object(file, "not as zoo writes it")
 
 
 def _read_recipe(file: Path, checkpoint: Path, stored: Recipe) -> str:

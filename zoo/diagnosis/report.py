@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -50,11 +50,21 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A text as `tokens`, or an image or a clip as `pictures`, uint8 [height, width, 3] each."""
+    """A text as `tokens`, or an image or a clip as `pictures`, uint8 [height, width, 3] each.
+
+    Attributes:
+        title: The title in the report.
+        tokens: The tokens in words.
+        pictures: The pictures.
+        places: Where tokens lie in a chart [N, 2], NaN for padding; None if they have no places.
+        axes: The names of the axes of this chart.
+    """
 
     title: str
     tokens: tuple[str, ...] = ()
     pictures: tuple[Tensor, ...] = ()
+    places: Tensor | None = None
+    axes: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +190,7 @@ class DiagnosedRun:
         layer_types: The type of each layer of the model; empty if all are alike.
         segmented: Images with predicted masks; empty for other tasks.
         classes: Names of the classes of these masks.
+        class_ious: Intersection over union of each class in the test; empty for other tasks.
         position_use: Whether the controls show that the model uses positions.
     """
 
@@ -200,6 +211,7 @@ class DiagnosedRun:
     layer_types: tuple[str, ...] = ()
     segmented: tuple[SegmentedImage, ...] = ()
     classes: tuple[str, ...] = ()
+    class_ious: Mapping[str, float] = field(default_factory=dict)
     position_use: PositionUse = PositionUse(verdict="unknown", text="not measured")
 
 

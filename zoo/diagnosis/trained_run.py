@@ -63,7 +63,7 @@ class TrainedRun:
         self.experiment, self.task = experiment, task
         self.batch: Any = None
         self.inputs: Inputs = ()
-        self.class_ious: list[float | None] = []
+        self.class_ious: dict[str, float] = {}
 
     @property
     def recipe(self) -> Recipe:
@@ -135,7 +135,8 @@ class TrainedRun:
             trainer.callbacks += [EvaluationProgress(), stop]  # type: ignore[attr-defined]
             log.info("%s: testing with positions %s", self.name, UNCHANGED)
             measured, before = self._test()
-            self.class_ious = getattr(task, "class_ious", None) or []
+            pairs = zip(self.classes, getattr(task, "class_ious", None) or (), strict=False)
+            self.class_ious = {name: value for name, value in pairs if value is not None}
             yield Control(name=UNCHANGED, metrics=measured)
             for name, change in changes.items():
                 log.info("%s: testing with positions %s", self.name, name)
@@ -169,9 +170,10 @@ class TrainedRun:
         facts = {"data": data.title, "tested on": tested}
         if self.has_shapes:
             facts["shown"] = "images of the shape that is commonest among the first"
-        pairs = zip(self.classes, self.class_ious, strict=False)
-        ious = [f"{name} {value:.3f}" for name, value in pairs if value is not None]
-        return facts | ({"IoU by class": ", ".join(ious)} if ious else {})
+        # of all test samples, so that they say nothing of a part of these
+        count = data.count_samples("test") if limit is None else 0
+        baselines = self.saved.find_baselines(data.title, count)
+        return facts | ({"baselines": baselines} if baselines else {})
 
     @contextmanager
     def locate_errors(self, section: str) -> Iterator[None]:

@@ -106,9 +106,15 @@ function viewer(frame, data) {
       element.dataset.slot = slot;
       return element;
     };
+    const dot = (slot, [left, top]) => {
+      const element = chip(slot, "");
+      Object.assign(element.style, { left: `${left}%`, top: `${top}%` });
+      return element;
+    };
     const extras = make("div", { className: "extras" }, ...run.extra.map((words, slot) => chip(slot, words)));
     let body;
-    if (text) body = make("div", { className: "words" }, ...Array.from({ length: keys - start }, (_, place) => chip(start + place, shown(sample.tokens[place] ?? ""))));
+    if (sample.places) body = make("div", { className: "places" }, ...sample.places.flatMap((place, number) => (place ? [dot(start + number, place)] : [])), make("small", { textContent: sample.axes[1] }), make("small", { textContent: sample.axes[0] }));
+    else if (text) body = make("div", { className: "words" }, ...Array.from({ length: keys - start }, (_, place) => chip(start + place, shown(sample.tokens[place] ?? ""))));
     else {
       const parts = Array.from({ length: sides[0] }, (_, number) => {
         const plain = make("canvas"), canvas = make("canvas");
@@ -126,7 +132,7 @@ function viewer(frame, data) {
     find(".ramp", frame).className = `ramp ${text ? "weights" : "cividis"}`;
     const less = chosen.size < run.of ? ` ${run.of} were measured; the page keeps ${chosen.size} so that it stays small.` : "";
     const smaller = !text && data.smaller > 1 ? ` Large pictures are shown at 1/${data.smaller} of their sides.` : "";
-    const dots = text ? "those with dots under them" : "those with a dot";
+    const dots = sample.places ? "the large ones" : text ? "those with dots under them" : "those with a dot";
     find(".some", frame).textContent = (chosen.size < keys ? `${chosen.size} of ${keys} tokens can be the query: ${dots}.${less}` : "") + smaller;
   };
   const canvasPainted = (canvas, values, largest) => {
@@ -337,6 +343,7 @@ function viewer(frame, data) {
   const centre = (slot) => {
     const chip = find(`[data-slot="${slot}"]`, stage);
     if (chip) { const box = chip.getClientRects()[0]; return [(box.left + box.right) / 2, (box.top + box.bottom) / 2]; }
+    if (text) return [NaN, NaN];  // padding of a set of points has no dot
     const [number, row, column] = placed(slot), box = find(`[data-frame="${number}"]:not([data-plain])`, stage).getBoundingClientRect();
     return [box.left + ((column + 0.5) / sides[2]) * box.width, box.top + ((row + 0.5) / sides[1]) * box.height];
   };

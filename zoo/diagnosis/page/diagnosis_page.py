@@ -14,7 +14,7 @@ from zoo.diagnosis.page.head_tables import build_control_tables, build_measure_f
 from zoo.diagnosis.report import DiagnosedRun, Report
 from zoo.reporting import numbers
 from zoo.reporting.html import Section, render_page
-from zoo.reporting.panel import Curves, Line, LineChart, Panel
+from zoo.reporting.panel import Bars, Curves, Line, LineChart, Panel
 from zoo.reporting.render import Figure, draw_figures
 from zoo.suggestions import join_words
 from zoo.utils import name_file
@@ -32,6 +32,7 @@ SECTIONS = {
         "Test images, their masks, and the classes that the model predicts for their pixels. White "
         "pixels have no class.",
     ),
+    "classes": ("By class", "How much of each class the model finds in the test images."),
     "looks": ("Where heads look", "The attention weights of one token, the query, on all others."),
     "measures": (
         "Measures by layer and head",
@@ -101,6 +102,7 @@ def build_sections(report: Report) -> list[Section]:
     contents: dict[str, Any] = {
         "controls": build_control_tables(report),
         "predictions": class_maps.build_class_maps(report.runs),
+        "classes": gallery(draw_classes),
         "looks": viewer_data.describe(report),
         "measures": build_measure_figures(report),
         "profiles": gallery(lambda run: run.profiles),
@@ -110,6 +112,14 @@ def build_sections(report: Report) -> list[Section]:
         "recipe": find_recipes(report),
     }
     return [Section(key, *SECTIONS[key], found) for key, found in contents.items() if found]
+
+
+def draw_classes(run: DiagnosedRun) -> list[Panel]:
+    """Return the chart of the scores by class; none for tasks other than segmentation."""
+    if not run.class_ious:
+        return []
+    caption = "Intersection over union of each class: 0 if none of its pixels is found, at most 1."
+    return [Bars(title="IoU", x="class", y="IoU", caption=caption, values=run.class_ious)]
 
 
 def find_recipes(report: Report) -> dict[str, Any] | None:

@@ -120,6 +120,20 @@ def encode_weights(weights: Tensor) -> dict[str, str]:
     return {"levels": _encode_bytes(levels), "largest": _encode_bytes(pairs)}
 
 
+def _scale_places(places: Tensor | None) -> list[list[float] | None] | None:
+    """Return where tokens lie in a box, in percent from its left and top; None for padding."""
+    if places is None:
+        return None
+    real = places.isfinite().all(1)
+    low, high = places[real].amin(0), places[real].amax(0)
+    shares = (places - low) / (high - low).clamp(min=1e-30)
+    shares[:, 1] = 1 - shares[:, 1]
+    return [
+        [round(100 * share, 2) for share in pair] if is_real else None
+        for pair, is_real in zip(shares.tolist(), real.tolist(), strict=True)
+    ]
+
+
 def _collect_run(
     run: DiagnosedRun, attended: Attended, numbers: dict[bytes, int], count: int
 ) -> dict[str, Any]:
@@ -128,6 +142,8 @@ def _collect_run(
             "title": sample.title,
             "tokens": list(sample.tokens),
             "pictures": [numbers[_key(picture)] for picture in sample.pictures],
+            "places": _scale_places(sample.places),
+            "axes": list(sample.axes),
         }
         for sample in attended.samples
     ]
