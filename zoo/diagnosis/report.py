@@ -54,7 +54,7 @@ class Sample:
 
     Attributes:
         title: The title in the report.
-        tokens: The tokens in words.
+        tokens: The names of the tokens.
         pictures: The pictures.
         places: Where tokens lie in a chart [N, 2], NaN for padding; None if they have no places.
         axes: The names of the axes of this chart.
