@@ -29,6 +29,7 @@ EVERY = ["trainer.log_every_n_steps=2", "trainer.max_epochs=null", "trainer.max_
 def measure(monkeypatch, tracker, device, processes=1, unit="images"):
     """Measure a device after 100 samples and 800 tokens in 10 seconds."""
     tracker.mark, tracker.waiting, tracker.samples, tracker.tokens = 5.0, 1.0, 100, 800
+    tracker.operations = 6e11
     monkeypatch.setattr(progress.time, "monotonic", lambda: 15.0)
     strategy = SimpleNamespace(root_device=torch.device(device))
     trainer = SimpleNamespace(strategy=strategy, world_size=processes)
@@ -38,7 +39,7 @@ def measure(monkeypatch, tracker, device, processes=1, unit="images"):
 def test_speed_utilization_and_memory_of_a_gpu_are_logged(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3e9)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 4e9)
-    found = measure(monkeypatch, TrainingProgress(6e9, 1e12), "cuda:0", processes=2)
+    found = measure(monkeypatch, TrainingProgress(lambda step: 6e9, 1e12), "cuda:0", processes=2)
     assert found == {
         "samples_per_second": 10,
         "data_share": 0.1,
@@ -57,7 +58,11 @@ def test_speed_utilization_and_memory_of_a_gpu_are_logged(monkeypatch):
 
 def test_what_is_unknown_is_absent(monkeypatch):
     monkeypatch.setattr(progress, "measure_resident_memory", lambda: None)
-    for tracker in (TrainingProgress(), TrainingProgress(6e9), TrainingProgress(None, 1e12)):
+    for tracker in (
+        TrainingProgress(),
+        TrainingProgress(lambda step: 6e9),
+        TrainingProgress(None, 1e12),
+    ):
         found = measure(monkeypatch, tracker, "cpu", unit="tokens")
         assert found == {"samples_per_second": 10, "tokens_per_second": 80, "data_share": 0.1}
 

@@ -9,13 +9,16 @@ from training import evaluate, fit
 
 import zoo
 from zoo import config
+from zoo.cli.main import main
+from zoo.comparison.estimate import _count_flops
 from zoo.config.stages import resolve_stage
 from zoo.data.spec import TextBatch
 from zoo.errors import RecipeError, Stopped
-from zoo.run import checkpoint
+from zoo.run import checkpoint, loggers
 from zoo.run.build import build_model
 from zoo.run.callbacks.stage_changes import move_weights
 from zoo.run.callbacks.stop_on_signal import StopOnSignal
+from zoo.run.load import load_experiment
 from zoo.tasks.causal_lm import CausalLM
 
 RECIPE = """
@@ -161,8 +164,33 @@ def test_a_checkpoint_is_of_its_stage(song):
 def test_changes_and_lengths_are_logged(song, caplog):
     caplog.set_level("INFO", logger="zoo")
     fit(song, [], Path("run"))
+    rows = loggers.read(Path("run/metrics.csv"))[1]
+    # a row is numbered by the steps before it
+    stages = {int(row["step"]): float(row["train/stage"]) for row in rows if row["train/stage"]}
+    assert stages == {step: (step >= 3) + (step >= 9) for step in stages}
+    assert {0.0, 1.0, 2.0} == {*stages.values()}
     assert "Stage 1 from step 3 on: model.encoding.base 2" in caplog.text
     assert "Stage 2 from step 9 on: model.window 16" in caplog.text
+
+
+def test_operations_are_those_of_each_stage(song, capsys):
+    experiment = load_experiment(song, {})
+    steps, stages = zip(*experiment.list_stages(), strict=True)
+    assert steps == (0, 3, 9)
+    changed = {"data.length": 32, "data.batch_size": 2, "model.window": 16}
+    alone = load_experiment(song, {**changed, "stages": []})
+    assert [one.flops for one in stages] == [experiment.flops, experiment.flops, alone.flops]
+    # 3 passes of 8 windows up to step 9, then of 2 longer ones
+    expected = 3 * (9 * 8 * experiment.flops + 3 * 2 * alone.flops)
+    assert _count_flops(experiment, [12]) == expected
+    assert _count_flops(experiment, [12, None]) is None
+    assert main(["show", song]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "FLOPs per sample" in line]
+    assert [line.rpartition("pass")[2] for line in lines] == [
+        "",
+        ", from step 3 on",
+        ", from step 9 on",
+    ]
 
 
 def test_the_learning_rate_goes_on(song, steps):

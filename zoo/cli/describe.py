@@ -101,15 +101,19 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
         lines += ["", *draw_layers(recipe.model, model)]
     lines += ["", "# names of parameters, as optim.param_groups match them"]
     lines += [*_list_parameters(model), ""]
-    flops = _format_amount(experiment.flops)
     lines += [f"# tokens per sample: {count_tokens(model, spec)}"]
-    lines += [f"# FLOPs per sample: {flops} in a forward pass", *_describe_cache(experiment)]
+    for step, staged in experiment.list_stages():
+        text = f"# FLOPs per sample: {_format_amount(staged.flops)} in a forward pass"
+        lines += [f"{text}, from step {step:,} on" if step else text]
+    lines += _describe_cache(experiment)
     lines += ["", "# attention"]
     # both are planned from the fields of the call, so no GPU is needed
     for device in ("cpu", "cuda"):
         lines += _list_backends(model, spec, device)
-    needs = estimate_requirements(experiment)
-    lines += ["", "# training, by the formulas of docs/scale.md"]
+    longest = experiment.longest_stage
+    needs = estimate_requirements(longest)
+    where = "" if longest is experiment else ", in the stage with the longest samples"
+    lines += ["", f"# training, by the formulas of docs/scale.md{where}"]
     lines += describe_requirements(needs)
     return "\n".join(lines)
 

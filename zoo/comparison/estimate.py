@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,7 +296,6 @@ def _estimate_variant(
     experiment: Experiment,
     records: Mapping[str, Sequence[CellCost]],
 ) -> VariantEstimate:
-    step_flops = PASSES * experiment.flops * count_samples(experiment.recipe)
     parameters = sum(parameter.numel() for parameter in experiment.meta_model.parameters())
     copies = COPIES + (experiment.recipe.trainer.ema_decay is not None)
     steps: list[float | None] = []
@@ -321,12 +321,26 @@ def _estimate_variant(
         parameters=parameters,
         epochs=sum(length for unit, length in lengths if unit == "max_epochs"),
         steps=total,
-        flops=None if total is None else float(total * step_flops),
+        flops=_count_flops(experiment, steps),
         minutes=add_known(minutes),
         records=tuple(dict.fromkeys(cost.folder for cost in used)),
         processors=tuple(dict.fromkeys(cost.processor for cost in used)),
         checkpoint_bytes=WEIGHT_BYTES * copies * parameters,
     )
+
+
+def _count_flops(experiment: Experiment, steps: Sequence[float | None]) -> float | None:
+    """Return the operations of the trainings of a variant; None if their steps are unknown."""
+    stages = experiment.list_stages()
+    ends = [*(first for first, _ in stages[1:]), math.inf]
+    total = 0.0
+    for known in steps:
+        if known is None:
+            return None
+        for (first, staged), end in zip(stages, ends, strict=True):
+            step_flops = PASSES * staged.flops * count_samples(staged.recipe)
+            total += step_flops * max(0, min(round(known), end) - first)
+    return total
 
 
 def count_samples(recipe: Recipe) -> int:

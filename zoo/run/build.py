@@ -147,8 +147,12 @@ class Experiment:
         """The experiment of the stage with the longest samples, the first of several."""
         if not self.recipe.stages:
             return self
+        return max((staged for _, staged in self.list_stages()), key=lambda one: one.spec.size)
+
+    def list_stages(self) -> list[tuple[int, Experiment]]:
+        """List the step from which each stage is in force, and its experiment, from step 0 on."""
         steps = [0, *(stage.from_step for stage in self.recipe.stages)]
-        return max(map(self.at_step, steps), key=lambda one: one.spec.size)
+        return [(step, self.at_step(step)) for step in steps]
 
     @property
     def training_data(self) -> DataModule:

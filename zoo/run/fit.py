@@ -15,6 +15,7 @@ import lightning as L
 import torch
 
 from zoo.config import Recipe
+from zoo.config.stages import count_stages
 from zoo.data.base import SPLITS, DataModule, Datasets
 from zoo.data.spec import name_classes
 from zoo.diagnostics.callback import AttentionDiagnostics
@@ -516,13 +517,19 @@ def _build_progress(experiment: Experiment, task: Task) -> TrainingProgress:
     name = torch.cuda.get_device_name(device)
     peak = find_peak_flops(name, options.precision, options.float32_matmul)
     # operations take a pass to count, so only where they lead to a number
-    flops = None if peak is None else count_training_flops(experiment, task.model)
+    by_stage = [
+        None if peak is None else count_training_flops(staged, task.model)
+        for _, staged in experiment.list_stages()
+    ]
+    flops = [number for number in by_stage if number is not None]
     if peak is None:
         log.info("MFU is not logged: no peak of %s in %s is known", name, options.precision)
-    elif flops is None:
+    elif not flops:
         reason = "a step has no fixed number of operations: samples of many sizes, frozen weights"
         log.info("MFU is not logged: %s", reason)
-    return TrainingProgress(flops, peak)
+    recipe = experiment.recipe
+    count = (lambda step: flops[count_stages(recipe, step)]) if flops else None
+    return TrainingProgress(count, peak)
 
 
 def _has_attention(file: Path, step: int) -> bool:

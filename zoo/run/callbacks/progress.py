@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -38,12 +39,15 @@ class TrainingProgress(L.Callback):
       process, perf/memory_peak_gb of tensors on a CUDA device; perf/memory_resident_gb on a CPU.
 
     Args:
-        sample_flops: Operations of the forward and backward pass of a sample. None: unknown.
+        sample_flops: Operations of the forward and backward pass of a sample, by the number of
+            optimizer steps done. None: unknown.
         peak_flops: Operations per second that a device does at most. None: unknown. MFU is logged
             only if both are known.
     """
 
-    def __init__(self, sample_flops: float | None = None, peak_flops: float | None = None) -> None:
+    def __init__(
+        self, sample_flops: Callable[[int], float] | None = None, peak_flops: float | None = None
+    ) -> None:
         self.sample_flops, self.peak_flops = sample_flops, peak_flops
         self.bar: tqdm[Any] | None = None
         self.shown: dict[str, str] = {}
@@ -54,6 +58,7 @@ class TrainingProgress(L.Callback):
         self.first_step = trainer.global_step
         self.start = self.mark = self.batch_end = time.monotonic()
         self.samples, self.tokens, self.waiting, self.ticker = 0, 0, 0.0, Ticker()
+        self.operations, self.step = 0.0, self.first_step
         if sys.stderr.isatty() and trainer.is_global_zero:
             self.bar = tqdm(
                 total=self.total,
@@ -72,13 +77,18 @@ class TrainingProgress(L.Callback):
     ) -> None:
         """Count the waiting."""
         self.waiting += time.monotonic() - self.batch_end
+        # before the batch: a step that it completes may begin another stage
+        self.step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the samples, and report a step after the last of its batches."""
         # every process has a batch of its own
-        self.samples += len(batch[0]) * trainer.world_size
+        rows = len(batch[0]) * trainer.world_size
+        self.samples += rows
+        if self.sample_flops is not None:
+            self.operations += rows * self.sample_flops(self.step)
         if pl_module.spec.unit == "tokens":
             self.tokens += batch[0].numel() * trainer.world_size
         if pl_module.completes_step():
@@ -118,7 +128,7 @@ class TrainingProgress(L.Callback):
             metrics["tokens_per_second"] = self.tokens / seconds
         metrics["data_share"] = self.waiting / seconds
         if self.sample_flops is not None and self.peak_flops is not None:
-            rate = self.sample_flops * metrics["samples_per_second"]
+            rate = self.operations / seconds
             metrics["mfu"] = rate / (self.peak_flops * trainer.world_size)
         device = trainer.strategy.root_device
         if device.type == "cuda":
@@ -127,6 +137,7 @@ class TrainingProgress(L.Callback):
         elif device.type == "cpu" and (resident := measure_resident_memory()) is not None:
             metrics["memory_resident_gb"] = resident / 1e9
         self.samples, self.tokens, self.waiting, self.mark = 0, 0, 0.0, now
+        self.operations = 0.0
         return metrics
 
     @staticmethod
@@ -147,7 +158,7 @@ class TrainingProgress(L.Callback):
         if value is not None:
             self.shown[str(pl_module.monitor)] = f"{float(value):.4f}"
         self.mark = self.batch_end = time.monotonic()
-        self.samples, self.tokens, self.waiting = 0, 0, 0.0
+        self.samples, self.tokens, self.waiting, self.operations = 0, 0, 0.0, 0.0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Close the bar."""

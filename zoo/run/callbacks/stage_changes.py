@@ -77,7 +77,8 @@ class StageChanges(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Begin the stage that follows the step."""
+        """Log the stage of the step, and begin the one that follows it."""
+        pl_module.log("train/stage", float(self.current), batch_size=1)
         number = count_stages(self.experiment.recipe, trainer.global_step)
         if number == self.current:
             return
