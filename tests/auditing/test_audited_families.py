@@ -3,10 +3,17 @@
 import planted
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MBartConfig,
+    MBartForConditionalGeneration,
+)
 
 import zoo
-from zoo.auditing.comparisons import LENGTH
+from zoo.auditing.comparisons import LENGTH, is_windowed_kind
+from zoo.auditing.model_folder import build_random
 from zoo.auditing.model_subjects import make_subject
 from zoo.auditing.run_laws import Auditor, changes_evenly
 
@@ -160,3 +167,38 @@ def test_embeddings_that_are_scaled_in_place_have_gradients():
     model = planted.build_decoder("ctrl", dff=64)
     (result,) = zoo.audit(model, laws=["packing"]).results
     assert result.status == "kept", result.remark
+
+
+def test_padding_is_not_what_a_decoder_reads_first():
+    # The class makes the first token of the decoder of the last one that is no padding.
+    sizes = {"d_model": 24, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    torch.manual_seed(0)
+    config = MBartConfig(vocab_size=64, max_position_embeddings=64, init_std=0.3, **sizes)
+    model = MBartForConditionalGeneration(config).eval()
+    (result,) = zoo.audit(model, laws=["right_padding"]).results
+    assert result.status == "kept", result.remark
+
+
+@pytest.mark.parametrize("kind", ["sliding_attention", "hybrid_sliding", "local"])
+def test_layers_with_a_window_are_known_by_their_kind(kind):
+    assert is_windowed_kind(kind)
+    assert not is_windowed_kind("hybrid")
+
+
+def test_products_of_zeros_are_filled_in_small_models():
+    class Zeros(LlamaForCausalLM):
+        def _init_weights(self, module):
+            super()._init_weights(module)
+            if isinstance(module, torch.nn.Linear):
+                module.weight.data.zero_()
+
+    class Zero(AutoModelForCausalLM):
+        _model_mapping = {LlamaConfig: Zeros}
+
+        @classmethod
+        def from_config(cls, config, **options):
+            return Zeros(config)
+
+    model = build_random(Zero, LlamaConfig(**planted.SIZES))
+    assert all(bool(one.any()) for one in model.parameters())

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import zoo  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
-from zoo.integrations.proof import FULL, HALF, measure_difference  # noqa: E402
+from zoo.integrations.proof import measure_difference  # noqa: E402
 
 SIZES = {
     "vocab_size": 97,
@@ -107,10 +107,27 @@ def test_single_tokens_may_differ_in_half_precision():
     own = torch.randn(1, 12, 32).bfloat16()
     found = own.clone()
     found[:, 3] *= 2
-    assert measure_difference(own, found) <= HALF
-    assert measure_difference(own.float(), found.float()) > FULL
-    assert measure_difference(own, own * 1.5) > HALF
-    assert not measure_difference(own, own * float("nan")) <= HALF
+    assert measure_difference(own, found) == 0
+    assert measure_difference(own.float(), found.float()) > 0.5
+    assert measure_difference(own, own * 1.5) > 0.3
+    assert not measure_difference(own, own * float("nan")) <= 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "change"), [("float32", 2e-4), ("bfloat16", 0.3)])
+def test_a_scale_that_differs_by_more_than_rounding_is_refused(dtype, change):
+    model = build(initializer_range=0.3).to(getattr(torch, dtype))
+    zoo.equip(model, "own")
+    zoo.unequip(model)
+
+    def scale_otherwise(module, q, k, v, mask, scaling=None, **options):
+        sdpa = transformers.AttentionInterface()["sdpa"]
+        return sdpa(module, q, k, v, mask, scaling=scaling * (1 + change), **options)
+
+    transformers.AttentionInterface.register("scaled", scale_otherwise)
+    model.set_attn_implementation("scaled")
+    with pytest.raises(OptionError, match=r"law one pass.*layer 0.*rounding alone by [\d.e-]+:"):
+        zoo.equip(model, "own")
 
 
 @torch.no_grad()

@@ -19,7 +19,6 @@ from zoo.auditing.comparisons import (
     Scene,
     make_float_mask,
     make_masks,
-    read_window,
     see_earlier,
 )
 from zoo.auditing.model_laws import find_attentions, measure_influence, using_backend
@@ -31,6 +30,7 @@ from zoo.auditing.subject import (
     leaf_embeddings,
     measure_error,
 )
+from zoo.integrations.attention_windows import read_window
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from zoo.auditing.model_subjects import CACHES, read_parameters, replace_model
 from zoo.auditing.score_calls import find_scoring
 from zoo.auditing.subject import AuditSubject, NotAskedError
+from zoo.integrations.attention_windows import narrowed, read_window
 from zoo.integrations.rope_parameters import FIXED_LENGTH
 
 LENGTH = 24  # tokens of a text
@@ -291,19 +293,11 @@ def _compute_static(subject: AuditSubject, ids: Tensor) -> Tensor:
 
 
 def narrow_windows(subject: AuditSubject) -> AuditSubject:
-    """Return a copy of a model whose windows have `NARROW` tokens.
-
-    Entries of modules and configurations that equal the configured window are replaced, so that a
-    layer with another one keeps it.
-    """
+    """Return a copy of a model whose windows have `NARROW` tokens."""
     model = copy.deepcopy(subject.model)
-    window = read_window(model.config.get_text_config())
-    owners: list[Any] = [*model.modules(), model.config, model.config.get_text_config()]
-    owners += [one.config for one in model.modules() if hasattr(one, "config")]
-    for owner in {id(one): one for one in owners}.values():
-        for name, value in list(vars(owner).items()):
-            if "window" in name and isinstance(value, int) and value == window:
-                setattr(owner, name, NARROW)
+    with ExitStack() as stack:
+        stack.enter_context(narrowed(model, NARROW))
+        stack.pop_all()  # the copy keeps it
     return replace_model(subject, model)
 
 
@@ -336,19 +330,31 @@ def compare_past_original(subject: AuditSubject) -> ModelComparison | None:
     )
 
 
-def _pad(ids: Tensor, *, left: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _pad(ids: Tensor, token: int, *, left: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return ids, mask and positions [2, N + padding] of a padded and a whole text.
 
     The padded row is the first, so that its positions in other rows are seen.
     """
     extra = ids[1:, :PADDING]
     full = torch.cat([extra, ids[1:]], 1)
-    filler = torch.zeros_like(extra)
+    filler = torch.full_like(extra, token)
     padded = torch.cat([filler, ids[:1]] if left else [ids[:1], filler], 1)
     mask = torch.ones_like(torch.cat([padded, full]))
     mask[0, slice(PADDING) if left else slice(-PADDING, None)] = 0
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     return torch.cat([padded, full]), mask, positions
+
+
+def find_filler(subject: AuditSubject) -> int:
+    """Return the token of padding: 0, which masks must hide as well as any other token.
+
+    A decoder that follows an encoder makes its own input from the tokens that are no padding.
+    """
+    config = None if subject.model is None else subject.model.config.get_text_config()
+    token = getattr(config, "pad_token_id", None)
+    if not getattr(config, "is_encoder_decoder", False) or not isinstance(token, int):
+        return 0
+    return token if 0 <= token < subject.vocab_size else 0
 
 
 def _describe_padding(ids: Tensor, mask: Tensor, positions: Tensor, *, is_causal: bool) -> Scene:
@@ -365,7 +371,7 @@ def compare_padding(subject: AuditSubject, *, left: bool) -> Iterator[ModelCompa
     if not _has_room(subject, LENGTH + PADDING):
         raise NotAskedError(f"the model has {subject.length} positions only")
     ids = subject.draw_ids(2, LENGTH)
-    padded, mask, positions = _pad(ids, left=left)
+    padded, mask, positions = _pad(ids, find_filler(subject), left=left)
     takes_positions = "positions" in subject.options
     options = {"positions": positions} if left and takes_positions else {}
     scene = _describe_padding(padded, mask, positions, is_causal=subject.is_causal)
@@ -491,17 +497,15 @@ def make_masks(visible: Tensor, subject: AuditSubject, narrow: Tensor | None = N
     if not types:
         return windowed
     if len(set(types)) == 1:
-        return windowed if types[0] == "sliding_attention" else whole
-    return {name: windowed if name == "sliding_attention" else whole for name in set(types)}
+        return windowed if is_windowed_kind(types[0]) else whole
+    # Classes name masks by layers, or by these two where layers do more than attention.
+    names = {*types, "full_attention", "sliding_attention"}
+    return {name: windowed if is_windowed_kind(name) else whole for name in names}
 
 
-def read_window(config: Any) -> int | None:
-    """Return the window of a configuration in tokens; None if no layer has one."""
-    for name in ("sliding_window", "sliding_window_size", "window_size", "attention_window"):
-        window = getattr(config, name, None)
-        if isinstance(window, int) and not isinstance(window, bool) and window > 0:
-            return window
-    return None
+def is_windowed_kind(name: str) -> bool:
+    """Return whether the name of a kind of layers is that of layers with a window."""
+    return "sliding" in name or name == "local"
 
 
 def make_float_mask(visible: Tensor, subject: AuditSubject) -> Tensor:

@@ -232,6 +232,10 @@ def build_random(model_class: Any, config: Any, largest: float = LARGEST) -> nn.
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         model: nn.Module = model_class.from_config(config, dtype=torch.float32)
+        for parameter in model.parameters():
+            # Some classes begin with products of zeros, which hide whatever precedes them.
+            if parameter.dim() > 1 and not parameter.any():
+                torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
     return model.eval()
 
 

@@ -21,10 +21,10 @@ from zoo.auditing.comparisons import (
     Scene,
     compare_packing,
     compare_padding,
+    is_windowed_kind,
     make_positions,
     narrow_windows,
     pass_whole,
-    read_window,
     see_earlier,
 )
 from zoo.auditing.model_subjects import replace_model
@@ -36,6 +36,7 @@ from zoo.auditing.subject import (
     measure_error,
     without_dropout,
 )
+from zoo.integrations.attention_windows import read_window
 
 WIDEST = 256  # tokens of a window that is measured first
 LARGEST_WINDOW = 4096  # tokens of a window that is measured where a copy breaks the law
@@ -139,7 +140,7 @@ def find_windows(subject: AuditSubject) -> dict[str, int | None]:
         layer = getattr(module, "layer_idx", number)
         is_windowed = True
         if types and isinstance(layer, int) and layer < len(types):
-            is_windowed = types[layer] in ("sliding_attention", "local")
+            is_windowed = is_windowed_kind(types[layer])
         windows[names[module]] = window if is_windowed else None
     return windows
 

@@ -25,7 +25,7 @@ class InterfaceCall:
         mask: The mask that the model made, or None.
         options: The keyword arguments.
         compute: Computes the output [B, N, H, V] and weights, or None, as the model would, for its
-            queries or for others of the same shape.
+            queries, keys and values or for others of the same shapes.
     """
 
     module: nn.Module
@@ -60,8 +60,8 @@ def watch_interface(model: nn.Module, handle: Handler) -> Iterator[None]:
         def call_watched(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any
         ) -> Any:
-            def compute(queries: Tensor = q) -> Any:
-                return function(module, queries, k, v, *args, **options)
+            def compute(queries: Tensor = q, keys: Tensor = k, values: Tensor = v) -> Any:
+                return function(module, queries, keys, values, *args, **options)
 
             if id(module) not in modules:
                 return compute()

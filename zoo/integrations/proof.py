@@ -13,17 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache
+from transformers import Cache, PreTrainedModel
 
+from zoo.integrations.attention_windows import narrowed, read_window
 from zoo.integrations.interface_calls import InterfaceCall, watch_interface
 from zoo.integrations.structure import accepts
 
-# Largest relative difference of an output by rounding alone. Half precision rounds scores, which
-# may be far above 1, so that single tokens differ by more: there the median of tokens counts.
-FULL, HALF = 3e-4, 0.1
+SAFETY = 4  # a bound is this many times the rounding that was measured
+ANGLES = 2.0**-24  # rounding of an angle in float32, for each position
 SPREAD = 3.0  # standard deviation of the scores that a comparison aims at
 PADDING = 5
-PARTS = (7, 8, 1)  # sizes of the first parts of a text that a cache receives
+PARTS = (5, 3, 1)  # sizes of the first parts of a text that a cache receives
+NARROW = 6  # tokens of a window that a short text exceeds
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,19 @@ class AttentionRecord:
 
     Attributes:
         outputs: The output of each call of the interface.
+        roundings: What rounding of its queries, keys and values changes in each output.
         modules: The module that made each call.
         results: What the interface returned.
     """
 
     outputs: list[Tensor] = field(default_factory=list)
+    roundings: list[float] = field(default_factory=list)
     modules: list[nn.Module] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
 
 
 def list_laws(
-    model: nn.Module, inputs: Mapping[str, Any], is_causal: bool, *, has_axes: bool = False
+    model: PreTrainedModel, inputs: Mapping[str, Any], is_causal: bool, *, has_axes: bool = False
 ) -> list[EqualityLaw]:
     """List the laws of a model that reads text, or the only one of a model that reads images.
 
@@ -106,7 +109,17 @@ def list_laws(
         )
     if plain:
         laws.append(EqualityLaw("a cache in parts", lambda model: _decode(model, ids)))
+    if read_window(model.config.get_text_config()) is not None:
+        laws.append(EqualityLaw("past the window", lambda model: _pass_window(model, ids, plain)))
     return laws
+
+
+def _pass_window(model: Any, ids: Tensor, options: Mapping[str, Any]) -> None:
+    """Run token ids with a narrow window, in one pass and in parts."""
+    with narrowed(model, NARROW):
+        model(input_ids=ids, **options)
+        if options:
+            _decode(model, ids)
 
 
 def _decode(model: nn.Module, ids: Tensor) -> None:
@@ -133,6 +146,7 @@ class Prover:
         self.model, self.attentions = model, {*attentions}
         self.numbers = {module: number for number, module in enumerate(attentions)}
         self.gains: dict[nn.Module, float] = {}
+        self.layer = 0  # the number of the attention that was called last
 
     def record(self, law: EqualityLaw, replay: Sequence[Any] = ()) -> AttentionRecord:
         """Run a law.
@@ -146,9 +160,16 @@ class Prover:
         def handle(call: InterfaceCall) -> Any:
             if call.module not in self.attentions:
                 return call.compute()
+            self.layer = self.numbers[call.module]
             gain = self.gains.setdefault(call.module, _find_gain(call))
-            result = call.compute(call.q * gain)
-            record.outputs.append(result[0].flatten(2)[:, law.start : law.stop])
+            q = call.q * gain
+            result = call.compute(q)
+            output = result[0].flatten(2)[:, law.start : law.stop]
+            record.outputs.append(output)
+            if not replay:
+                rounded = call.compute(*(_round_otherwise(one) for one in (q, call.k, call.v)))
+                rounded = rounded[0].flatten(2)[:, law.start : law.stop]
+                record.roundings.append(measure_difference(output, rounded))
             record.modules.append(call.module)
             record.results.append(result)
             return replay[len(record.outputs) - 1] if replay else result
@@ -159,16 +180,21 @@ class Prover:
 
     def find_difference(
         self, own: AttentionRecord, found: AttentionRecord
-    ) -> tuple[int, float] | None:
-        """Return the first layer whose outputs differ by more than rounding, and by how much."""
+    ) -> tuple[int, float, float] | None:
+        """Return the first layer whose outputs differ by more than rounding.
+
+        Returns:
+            Its number, the difference, and the largest one that rounding explains.
+        """
         if len(own.outputs) != len(found.outputs):
-            return self.numbers[own.modules[0]], float("nan")
-        for module, right, other in zip(own.modules, own.outputs, found.outputs, strict=True):
+            return self.numbers[own.modules[0]], float("nan"), 0.0
+        calls = zip(own.modules, own.outputs, own.roundings, found.outputs, strict=True)
+        for module, right, rounding, other in calls:
             error = measure_difference(right, other)
-            is_full = right.dtype in (torch.float32, torch.float64)
+            bound = SAFETY * max(rounding, torch.finfo(right.dtype).eps)
             # A comparison with NaN is false, which counts as a difference.
-            if not error <= (FULL if is_full else HALF):
-                return self.numbers[module], error
+            if not error <= bound:
+                return self.numbers[module], error, bound
         return None
 
 
@@ -182,6 +208,18 @@ def measure_difference(own: Tensor, found: Tensor) -> float:
     scale = own.norm(dim=-1).mean().clamp(min=1e-30)
     errors = (found - own).norm(dim=-1) / scale
     return float(errors.max() if is_full else errors.median())
+
+
+def _round_otherwise(heads: Tensor) -> Tensor:
+    """Return queries, keys or values [B, H, N, K] with the error of a rotation at each number.
+
+    It is that of the dtype, and of the angles of tokens, which are products of positions.
+    """
+    unit = torch.finfo(heads.dtype).eps + ANGLES * heads.shape[2]
+    draw = torch.Generator("cpu").manual_seed(0)
+    signs = torch.randint(0, 2, heads.shape, generator=draw, device="cpu") * 2 - 1
+    size = heads.float().square().mean(-1, keepdim=True).sqrt()
+    return heads + (unit * size * signs.to(heads.device)).to(heads.dtype)
 
 
 def _find_gain(call: InterfaceCall) -> float:

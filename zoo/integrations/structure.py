@@ -451,7 +451,8 @@ class StructureFinder:
                 break
             owner = self._find_owner(cause)
             if type(owner) in kinds or owner is self.model:
-                problem = f"{self.names[owner]} mixes tokens in a way that cannot be told apart"
+                place = self.names[owner] or "the model"
+                problem = f"law mixing: {place} mixes tokens in a way that cannot be told apart"
                 raise OptionError("model", problem)
             kinds.add(type(owner))
             held |= {module: outputs for module, outputs in before.items() if type(module) in kinds}
@@ -630,7 +631,9 @@ class StructureFinder:
                 # Convolutions of a spectrogram see its ends.
                 rows = rows[:, EDGE:-EDGE]
             spread = (rows - rows[:, -1:]).abs().max()
-            if spread > 100 * MIXING * rows.abs().max().clamp(min=1e-30):
+            # Equal rows of a product may be rounded in different ways.
+            tolerance = max(100 * MIXING, 4 * torch.finfo(rows.dtype).eps)
+            if spread > tolerance * rows.abs().max().clamp(min=1e-30):
                 where = self.names[module]
                 problem = f"law positions: {where} distinguishes equal tokens, without its tables"
                 raise OptionError(
@@ -788,7 +791,8 @@ def describe_angles(output: Any) -> tuple[str, int] | None:
     if isinstance(output, Tensor):
         if not output.is_complex() or output.dim() < 2:
             return None
-        return ("complex", output.shape[-1]) if _is_constant(output.abs()) else None
+        squares = output.abs()
+        return ("complex", output.shape[-1]) if _is_constant(squares, squares.dtype) else None
     if not isinstance(output, tuple | list) or len(output) != 2:
         return None
     if not all(isinstance(one, Tensor) and one.is_floating_point() for one in output):
@@ -796,16 +800,16 @@ def describe_angles(output: Any) -> tuple[str, int] | None:
     first, second = output
     if first.shape != second.shape or first.dim() < 2 or first.shape[-2] < 2:
         return None
-    if not _is_constant(first.float().square() + second.float().square()):
+    if not _is_constant(first.float().square() + second.float().square(), first.dtype):
         return None
     start = [float(one.float().reshape(-1, one.shape[-1])[0].abs().max()) for one in output]
     return ("cos, sin" if start[0] > start[1] else "sin, cos"), first.shape[-1]
 
 
-def _is_constant(squares: Tensor) -> bool:
-    """Return whether rows [..., N, channels] are equal, and not 0."""
+def _is_constant(squares: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether rows [..., N, channels] of numbers in a dtype are equal, and not 0."""
     rows = squares.reshape(-1, squares.shape[-1])
-    tolerance = 1e-4 if squares.dtype == torch.float32 else 3e-2
+    tolerance = max(1e-4, 4 * torch.finfo(dtype).eps)
     spread = float((rows.amax(0) - rows.amin(0)).max())
     return len(rows) > 1 and spread < tolerance * float(rows.max()) and float(rows.min()) > 0.1
 

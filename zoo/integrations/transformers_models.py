@@ -118,6 +118,7 @@ class TransformersAdapter:
             model.get_submodule(found.path) for found in self.structure.attentions
         ]
         self.last_position: int | None = None  # of the texts that the encodings are made for
+        self.unproved: tuple[str, ...] = ()  # laws that the model itself cannot follow, and why
         if getattr(self.config, "is_causal", None) and not self._attends_causally():
             problem = "config.is_causal is True, which its masks for padding do not follow"
             raise OptionError("model", f"{problem}; set is_decoder, or leave is_causal out")
@@ -173,13 +174,15 @@ class TransformersAdapter:
     @property
     def notes(self) -> tuple[str, ...]:
         """Limits of the equipment in this model, for a report."""
+        unproved = tuple(f"not proved, since the model fails: {one}" for one in self.unproved)
         if not self.structure.mixers:
-            return ()
+            return unproved
         kinds = Counter(self.structure.mixers.values())
         names = join_words(f"{count} {name}" for name, count in kinds.items())
         return (
             f"left as they are, and they know the order of tokens: {names}",
             "such layers may let packed texts see each other; pass one text in a row",
+            *unproved,
         )
 
     @property
@@ -351,25 +354,35 @@ class TransformersAdapter:
             # Frequencies that are made for one length equal the model's own in such a text alone.
             laws = laws[:1]
         with stirred(self.model), evaluating(self.model), self._keep_rotaries():
-            records = {}
+            records, unproved = {}, []
             for law in laws:
                 try:
                     records[law] = prover.record(law)
                 # A law that the model itself cannot follow is not asked.
                 except Exception as error:
                     raise_if_out_of_memory(error)
+                    sentence = f"law {law.name}: {_describe_failure(error)}"
                     if law is laws[0]:
-                        raise
+                        raise OptionError("model", f"the model fails: {sentence}") from error
+                    unproved.append(sentence)
+            self.unproved = tuple(unproved)
         removed = self._install(equipment, surgery)
         for law, own in records.items():
             with stirred(self.model), evaluating(self.model), self._keep_rotaries():
-                found = prover.find_difference(own, prover.record(law, own.results))
+                try:
+                    found = prover.find_difference(own, prover.record(law, own.results))
+                except Exception as error:
+                    raise_if_out_of_memory(error)
+                    place = f"law {law.name}, the attention of layer {prover.layer}"
+                    raise OptionError("model", f"{place}: {_describe_failure(error)}") from error
             if found is not None:
-                number, difference = found
+                number, difference, bound = found
                 problem = f"law {law.name}: the attention of layer {number} would differ by"
                 remedy = "its configuration or its code has a feature that zoo does not know"
-                reason = f"{problem} {difference:.1e} from the model's own: {remedy}"
-                raise OptionError("model", reason)
+                reason = (
+                    f"{difference:.1e} from the model's own, and by rounding alone by {bound:.1e}"
+                )
+                raise OptionError("model", f"{problem} {reason}: {remedy}")
         return removed
 
     def _follows_length(self) -> bool:
@@ -960,6 +973,14 @@ def _keeps(rotate: Callable[..., Any]) -> bool:
 def _keep_heads(q: Tensor, k: Tensor, *tables: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """Return queries and keys unchanged."""
     return q, k
+
+
+def _describe_failure(error: Exception) -> str:
+    """Return the message of a refusal, or the class and the first line of another error."""
+    if isinstance(error, OptionError):
+        return str(error.message)
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
 def _check_cross_attention(model: PreTrainedModel) -> None:
