@@ -19,6 +19,7 @@ from zoo.utils import escape_text
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoo.data.base import Datasets
     from zoo.diagnosis.atlas_report import AtlasReport
     from zoo.diagnosis.report import Report
     from zoo.evaluation.extend_result import ExtendResult
@@ -311,18 +312,13 @@ def diagnose(
     }
     options = validate_options(DiagnoseOptions, chosen)
     if isinstance(runs, nn.Module):
-        for name, value in (("data", data), ("limit", limit)):
-            if value is not None:
-                raise OptionError(name, f"a model runs only on its batch; leave {name} out")
+        _refuse_for_model(data=data, limit=limit)
         report, path = diagnose_model(runs, overrides, options, decode)
     else:
         if decode is not None:
             problem = "a run decodes tokens with its own vocabulary; leave decode out"
             raise OptionError("decode", problem)
-        datasets = read_datasets(data)
-        given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
-        edits = join_overrides(name_datasets(datasets), overrides)
-        names = [os.fspath(one) for one in given]
+        names, edits, datasets = _read_runs(runs, overrides, data)
         report, path = diagnose_runs(names, options, edits, datasets)
     return Diagnosis(path, report)
 
@@ -382,16 +378,29 @@ def atlas(
     }
     options = validate_options(AtlasOptions, chosen)
     if isinstance(runs, nn.Module):
-        if data is not None:
-            raise OptionError("data", "a model runs only on its batch; leave data out")
+        _refuse_for_model(data=data)
         report, folder = map_model(runs, overrides, options)
     else:
-        datasets = read_datasets(data)
-        given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
-        edits = join_overrides(name_datasets(datasets), overrides)
-        names = [os.fspath(one) for one in given]
+        names, edits, datasets = _read_runs(runs, overrides, data)
         report, folder = map_runs(names, options, edits, datasets)
     return Atlas(folder, report)
+
+
+def _read_runs(
+    runs: str | Path | Run | Sequence[str | Path | Run], overrides: Any, data: Any
+) -> tuple[list[str], Overrides, Datasets | None]:
+    """Return addresses of runs, changes of their recipes, and datasets to take samples from."""
+    datasets = read_datasets(data)
+    given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+    edits = join_overrides(name_datasets(datasets), overrides)
+    return [os.fspath(run) for run in given], edits, datasets
+
+
+def _refuse_for_model(**given: Any) -> None:
+    """Raise OptionError for an argument of runs that comes with a model."""
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(name, f"a model runs only on its batch; leave {name} out")
 
 
 @guard

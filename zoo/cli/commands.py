@@ -175,6 +175,9 @@ def _format_diagnosis(result: Diagnosis) -> str:
     return escape_text(str(result.path))
 
 
+RUNS = (
+    Argument("overrides", "RUN|key=value", "runs or checkpoints, and the options below", nargs="*"),
+)
 COMPARISON = (
     Argument("folder", "DIR", "the output folder of a comparison"),
     Argument("overrides", "key=value", "options", nargs="*"),
@@ -189,14 +192,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
         "diagnose": build_command(
             "write a page about the attention of trained models",
             example="zoo diagnose runs/vit_comrope/latest samples=8",
-            arguments=[
-                Argument(
-                    "overrides",
-                    "RUN|key=value",
-                    "runs or checkpoints, and the options below",
-                    nargs="*",
-                )
-            ],
+            arguments=RUNS,
             options="zoo.diagnosis.diagnose:DiagnoseOptions",
             read=read_runs,
             function="zoo.api.evaluation:diagnose",
@@ -208,14 +204,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
         "atlas": build_command(
             "map what heads, frequencies and layers of trained models do with positions",
             example="zoo atlas zoo:lm_rope zoo:lm_fox to=atlas",
-            arguments=[
-                Argument(
-                    "overrides",
-                    "RUN|key=value",
-                    "runs or checkpoints, and the options below",
-                    nargs="*",
-                )
-            ],
+            arguments=RUNS,
             options="zoo.diagnosis.atlas:AtlasOptions",
             read=read_runs,
             function="zoo.api.evaluation:atlas",
