@@ -17,7 +17,7 @@ fit: .venv/core
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
-# the pages, recipes and records that `make test` leaves out
+# the pages, recipes, records and combinations that `make test` leaves out
 nightly: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m nightly
 

@@ -1,11 +1,37 @@
 """A part of a long grid for every commit, and all of it at night."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 
 Member = TypeVar("Member")
+
+KINDS = (
+    "alibi",
+    "cope",
+    "fox",
+    "learned",
+    "path",
+    "rope",
+    "selective_rope",
+    "shaw",
+    "stickbreaking",
+    "t5",
+)
+"""Encodings that together change all that an encoding of text can change."""
+
+
+def mark_others(names: Iterable[str], kept: Collection[str] = KINDS, *more: Any) -> list[Any]:
+    """Return parameters of a test, of which those with other names than the kept run at night.
+
+    Args:
+        names: The first value of each parameter.
+        kept: The names that are tested for every commit.
+        *more: The other values, the same for all names.
+    """
+    night = pytest.mark.nightly
+    return [pytest.param(name, *more, marks=() if name in kept else night) for name in names]
 
 
 def run_parts(step: int) -> pytest.MarkDecorator:

@@ -345,7 +345,9 @@ def test_bfloat16_stays_close(causal):
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(("name", "causal"), [("rope", True), ("none", False)])
+@pytest.mark.parametrize(
+    ("name", "causal"), [("rope", True), pytest.param("none", False, marks=pytest.mark.nightly)]
+)
 def test_a_compiler_captures_it(name, causal):
     parts, x, document = (
         layer(name, causal=causal),

@@ -62,19 +62,13 @@ def _run_cell(run, work):
 
 
 @pytest.fixture
-def rendered():
-    """Has a test of comparisons render its charts, which takes a quarter of a report."""
-
-
-@pytest.fixture
-def forked(monkeypatch, tmp_path, request):
+def forked(monkeypatch, tmp_path):
     """Cells take a second, not ten; runs go to a folder of the test's own.
 
-    Charts are built, and not rendered unless a test requests `rendered`.
+    Charts are built and not rendered.
     """
-    if "rendered" not in request.fixturenames:
-        for name, drawing in RENDERED.items():
-            monkeypatch.setattr(charts.vl_convert, name, lambda *_, drawing=drawing, **__: drawing)
+    for name, drawing in RENDERED.items():
+        monkeypatch.setattr(charts.vl_convert, name, lambda *_, drawing=drawing, **__: drawing)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_PLUGINS", "")
     # the test itself is the process that has imported everything

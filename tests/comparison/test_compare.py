@@ -54,7 +54,7 @@ def values(folder):
     }
 
 
-def test_a_comparison_is_made_gone_on_with_and_told_anew(rendered, compared):
+def test_a_comparison_is_made_gone_on_with_and_told_anew(compared):
     words = (
         "encodings=[none,learned]",
         "seeds=2",
@@ -260,7 +260,11 @@ def wait_for(pattern):
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.nightly)],
+    ids=lambda number: number.name,
+)
 def test_it_goes_on_where_it_was_stopped(number, compared, driver):
     words = (
         *BASE,

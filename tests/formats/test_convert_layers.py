@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from parts import mark_others
 from torch.nn import functional as F
 
 import zoo as package
@@ -17,6 +18,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors.torch")
 
 TOKENS = 50
+OFTEN = ("Gemma3", "Olmo3", "SmolLM3 of windows", "Qwen3Next", "OlmoHybrid", "Lfm2")
+"""Families with layers of all kinds; test_convert_families.py has the others."""
 SIZES = {
     "vocab_size": TOKENS,
     "hidden_size": 32,
@@ -105,7 +108,7 @@ def decode(model, prompt, count):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mark_others(FAMILIES, OFTEN))
 def test_a_decoder_whose_layers_differ_computes_the_same(tmp_path, name):
     """Within and past window and original length, padded on the left, in parts, and back."""
     other = publish(tmp_path / "it", name)

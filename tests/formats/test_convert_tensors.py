@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from decoders import DECODERS, FIXED_WIDTH, OTHERS, build, build_other, change_config
+from parts import mark_others
 
 from zoo.errors import CheckpointError
 from zoo.formats import convert as converting
@@ -21,6 +22,8 @@ safetensors = pytest.importorskip("safetensors.torch")
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 TOKENS = torch.randint(1, 50, (2, 30), generator=torch.Generator().manual_seed(1))
 HEAD = "lm_head.weight"
+OFTEN = ("Llama", "Gemma3", "Phi3", "Olmo3", "GPT2", "Qwen3Next")
+"""Families whose tensors or rules are read in ways of their own, and one of the common way."""
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def agree(folder):
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", mark_others(DECODERS, OFTEN))
 def test_the_head_is_the_one_that_the_file_has(tmp_path, name):
     weights = publish(tmp_path, name, tie_word_embeddings=False)
     table = next(key for key in weights if key.endswith(("embed_tokens.weight", "wte.weight")))
@@ -155,7 +158,7 @@ SIZES = ["hidden_size", "num_key_value_heads", "head_dim", "intermediate_size", 
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", [name for name in DECODERS if name != "GPT2"])
+@pytest.mark.parametrize("name", mark_others([one for one in DECODERS if one != "GPT2"], OFTEN))
 def test_sizes_are_those_of_the_tensors(tmp_path, name):
     publish(tmp_path, name)
     model = convert(tmp_path).recipe.model
@@ -259,7 +262,7 @@ RULES = {
 
 @torch.no_grad()
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", WITHOUT)
+@pytest.mark.parametrize("name", mark_others(WITHOUT, OFTEN))
 def test_an_older_name_of_a_rule_means_what_transformers_reads(tmp_path, name):
     """Equal, or refused by name: some families read only rope_type of rope_scaling."""
     publish(tmp_path, name)

@@ -73,7 +73,10 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("head_dim", [16, 2], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "head_dim",
+    [pytest.param(16, id="wide"), pytest.param(2, id="narrow", marks=pytest.mark.nightly)],
+)
 @pytest.mark.parametrize("target", TARGETS)
 @torch.no_grad()
 def test_heads_of_another_width_go_to_an_architecture_and_back(tmp_path, target, head_dim):

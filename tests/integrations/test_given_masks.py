@@ -7,6 +7,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from parts import mark_others  # noqa: E402
+
 import zoo  # noqa: E402
 from zoo.encodings.common.chains import build_shortest_chain  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
@@ -86,7 +88,7 @@ def test_encodings_of_causal_pairs_refuse_a_mask_that_shows_later_tokens(encodin
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("encoding", TEXT)
+@pytest.mark.parametrize("encoding", mark_others(TEXT))
 def test_texts_that_a_mask_keeps_apart_are_as_alone(encoding):
     model = build()
     entries = build_shortest_chain(zoo.encoding_class(encoding))

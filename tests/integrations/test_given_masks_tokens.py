@@ -8,6 +8,8 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers")
 
+from parts import KINDS, mark_others  # noqa: E402
+
 import zoo  # noqa: E402
 from zoo.encodings.common.chains import build_shortest_chain  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
@@ -48,6 +50,10 @@ TEXT = [
     one for one in zoo.encoding_names() if 1 in zoo.encoding_class(one).axes and one not in UNSHARED
 ]
 BIDIRECTIONAL = [one for one in TEXT if not zoo.encoding_class(one).causal_only]
+BERT = [
+    pytest.param("Bert", one, marks=() if one in KINDS else pytest.mark.nightly)
+    for one in BIDIRECTIONAL
+]
 
 
 @pytest.fixture(autouse=True)
@@ -160,8 +166,7 @@ def test_generation_with_padding_on_the_left_in_a_static_cache(encoding):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("name", "encoding"),
-    [*(("Bert", one) for one in BIDIRECTIONAL), ("ModernBert", "alibi"), ("ModernBert", "rope")],
+    ("name", "encoding"), [*BERT, ("ModernBert", "alibi"), ("ModernBert", "rope")]
 )
 def test_each_encoding_in_encoders(name, encoding):
     options = dict(SIZES)
@@ -182,7 +187,7 @@ def test_each_encoding_in_encoders(name, encoding):
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("encoding", "causal"),
-    [*((one, True) for one in TEXT), *((one, False) for one in BIDIRECTIONAL)],
+    [*mark_others(TEXT, KINDS, True), *mark_others(BIDIRECTIONAL, KINDS, False)],
 )
 def test_each_encoding_in_torch(encoding, causal):
     torch.manual_seed(0)
@@ -215,7 +220,7 @@ STORED = {"fox", "path", "carope", "selective_rope", "grape_ap", "grape_m_contex
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("encoding", TEXT)
+@pytest.mark.parametrize("encoding", mark_others(TEXT))
 def test_a_cache_is_filled_by_chunks_cropped_and_reset(encoding, kind):
     model, ids = build_decoder("Llama", encoding), make_ids()[:, :12]
     expected = model(ids, use_cache=False).logits
@@ -239,7 +244,7 @@ def test_a_cache_is_filled_by_chunks_cropped_and_reset(encoding, kind):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("encoding", TEXT)
+@pytest.mark.parametrize("encoding", mark_others(TEXT))
 def test_a_sliding_window_is_decoded_by_chunks_of_any_size(encoding):
     options = SIZES | {"num_key_value_heads": 2, "sliding_window": 4}
     model = equip(build("Mistral", "ForCausalLM", **options), encoding)
@@ -265,7 +270,7 @@ def test_a_sliding_window_is_decoded_by_chunks_of_any_size(encoding):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("encoding", TEXT)
+@pytest.mark.parametrize("encoding", mark_others(TEXT))
 def test_a_cached_token_that_is_masked_later_is_left_out_or_refused(encoding):
     model, ids = build_decoder("Llama", encoding), make_ids()[:, :9]
     cache = transformers.DynamicCache(config=model.config)
@@ -282,7 +287,7 @@ def test_a_cached_token_that_is_masked_later_is_left_out_or_refused(encoding):
         assert model(ids[:, 8:], attention_mask=mask, **given).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("encoding", [*TEXT, {"name": "liere", "shared": True}])
+@pytest.mark.parametrize("encoding", [*mark_others(TEXT), {"name": "liere", "shared": True}])
 def test_both_kinds_of_activation_checkpointing_give_the_same_gradients(encoding):
     found, ids = [], make_ids()[:, :7]
     for reentrant in (None, False, True):

@@ -192,6 +192,7 @@ def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
         engine.plan_resources(4, None, 0)
 
 
+@pytest.mark.nightly  # two processes import everything
 def test_submitit_runs_a_cell(tmp_path):
     submitit = pytest.importorskip("submitit")
     task = CellProcess(Path("cells/none-0"), tmp_path, WORK)

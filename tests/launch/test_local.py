@@ -83,13 +83,14 @@ def read_results(cell):
     return metrics, checkpoint.read(run / "checkpoints" / "last.ckpt")["state_dict"]
 
 
-def test_a_cell_gives_equal_bits_first_after_another_and_in_a_process_of_its_own(make_cell):
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.nightly)])
+def test_a_cell_gives_equal_bits_first_after_another_and_in_a_process_of_its_own(method, make_cell):
     forked = [make_cell("first"), make_cell("other", "learned", threads=2), make_cell("after")]
     for cell in forked:
         code = cell.start("forkserver").wait()
         assert code == 0, (cell.folder / cell.run / "output.log").read_text()
     fresh = make_cell("fresh")
-    assert fresh.start("spawn").wait() == 0
+    assert fresh.start(method).wait() == 0
 
     metrics, weights = read_results(fresh)
     for cell in (forked[0], forked[2]):
@@ -170,6 +171,7 @@ def test_a_cell_whose_parent_is_killed_saves_and_ends(make_cell, folder):
     assert parent.communicate()[0] == "begins\n"
 
 
+@pytest.mark.nightly  # another server imports everything again
 def test_a_server_that_is_killed_leaves_its_cells_alone_and_is_replaced(make_cell, folder):
     running = make_cell("waits", epochs=1000).start("forkserver")
     wait_for(lambda: (folder / "cells/waits/checkpoints/last.ckpt").exists())

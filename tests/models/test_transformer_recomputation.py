@@ -137,6 +137,7 @@ def test_selective_checkpointing_computes_no_product_again(monkeypatch):
     assert len(calls) == 3 + 6 + 6
 
 
+@pytest.mark.nightly  # below, blocks are compiled one by one
 @pytest.mark.parametrize("selective", [False, True])
 def test_a_compiled_model_has_the_same_gradients(selective):
     model = stack(["rope"])

@@ -73,6 +73,7 @@ def test_frames_do_not_move_in_training():
     assert (still != moved)[..., 1:].all()
 
 
+@pytest.mark.nightly  # laws and a test of images capture the same code
 def test_the_whole_model_is_captured_by_the_compiler():
     model = vit(
         "comrope_ld",

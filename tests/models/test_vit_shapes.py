@@ -76,11 +76,19 @@ def require_equal(model, pack):
     assert any(one.abs().max() > 1e-3 for one in alone)
 
 
-@pytest.mark.parametrize("pack", [None, 32], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    ("pack", "spec"),
+    [
+        pytest.param(None, CLASSES, id="padded-classes", marks=pytest.mark.nightly),
+        pytest.param(32, CLASSES, id="packed-classes"),
+        pytest.param(None, PIXELS, id="padded-pixels"),
+        pytest.param(32, PIXELS, id="packed-pixels", marks=pytest.mark.nightly),
+    ],
+)
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_images_of_eight_shapes_are_computed_as_if_alone(name, pack):
-    require_equal(vit(name, CLASSES, **SPECIAL), pack)
-    require_equal(vit(name, PIXELS, dense_head="multiscale", registers=1), pack)
+def test_images_of_eight_shapes_are_computed_as_if_alone(name, pack, spec):
+    options = SPECIAL if spec is CLASSES else {"dense_head": "multiscale", "registers": 1}
+    require_equal(vit(name, spec, **options), pack)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ SIZES = ["model.dim=16", "model.heads=4", "model.kv_heads=2", "model.depth=2"]
 WIDTHS = {"wide": 8, "narrow": 2, "one head is wider than the model": 24}
 
 
-@pytest.mark.parametrize("head_dim", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize(
+    "head_dim",
+    [
+        pytest.param(width, id=name, marks=() if name == "wide" else pytest.mark.nightly)
+        for name, width in WIDTHS.items()
+    ],
+)
 def test_a_model_is_trained_inspected_and_exported(tmp_path, monkeypatch, head_dim):
     monkeypatch.chdir(tmp_path)
     words = [*SIZES, f"model.head_dim={head_dim}", "model.encoding=[rope,alibi]"]

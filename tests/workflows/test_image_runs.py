@@ -50,7 +50,12 @@ def album(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "options",
-    [AUGMENTED, [*AUGMENTED, "data.keep=0", "data.workers=1"], STREAMED, [*STREAMED, *SHAPED]],
+    [
+        AUGMENTED,
+        pytest.param([*AUGMENTED, "data.keep=0", "data.workers=1"], marks=pytest.mark.nightly),
+        pytest.param(STREAMED, marks=pytest.mark.nightly),
+        [*STREAMED, *SHAPED],
+    ],
 )
 def test_a_stopped_run_ends_as_if_it_had_not_been(options, album, weights, monkeypatch):
     fit(album, options, Path("whole"), "never")

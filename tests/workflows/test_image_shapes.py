@@ -110,7 +110,7 @@ def test_a_file_is_predicted_as_if_it_were_alone(recipe, runs):
             assert sum(each["share"] for each in one["classes"]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("recipe", ["photos", "scenes"])
+@pytest.mark.parametrize("recipe", [pytest.param("photos", marks=pytest.mark.nightly), "scenes"])
 def test_a_page_shows_images_of_the_commonest_shape(recipe, runs):
     padded, packed = (
         diagnose(f"{recipe}-run", *words, *PAGE, f"to={at}.html")[0].runs[0]

@@ -26,6 +26,8 @@ from zoo.run.build import silence_libraries
 from zoo.tasks.sharding import Sharding, shard
 
 STEPS = 10
+KINDS = ("comrope_ld", "fox", "learned", "shaw", "tupe")
+"""Encodings with matrices, gates, a table, vectors by distance, and projections."""
 
 
 def losses(encoding, rank=0, mesh=None):
@@ -62,7 +64,9 @@ def losses(encoding, rank=0, mesh=None):
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("encoding", ["comrope_ld", "[learned, rope_axial]"])
+@pytest.mark.parametrize(
+    "encoding", ["comrope_ld", pytest.param("[learned, rope_axial]", marks=pytest.mark.nightly)]
+)
 def test_ten_steps_lose_what_the_plain_model_does(encoding, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plain = losses(encoding)
@@ -182,7 +186,12 @@ def check_dtypes(mesh, *, reshard_after_forward):
     assert all(weight.grad.dtype == torch.float32 for weight in model.parameters())
 
 
-def test_a_sharded_step_of_every_encoding_is_a_step_of_the_whole_model(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["kinds", "every"]
+)
+def test_a_sharded_step_of_every_encoding_is_a_step_of_the_whole_model(
+    every, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
 
     def work(rank):
@@ -193,7 +202,7 @@ def test_a_sharded_step_of_every_encoding_is_a_step_of_the_whole_model(tmp_path,
         failed = {}
         # texts and images have one axis and two; mrope, which takes three, rotates as rope does
         names = [one for one in zoo.encoding_names() if {1, 2} & {*zoo.encoding_class(one).axes}]
-        for name in [*names, "slope"]:
+        for name in [*(names if every else KINDS), "slope"]:
             try:
                 compare_step(name, rank, mesh)
             except Exception as error:

@@ -102,7 +102,7 @@ def test_formula_by_the_matrix_of_each_token(name, turn, axes, options, case):
 
 
 @pytest.mark.parametrize("name", BY_PAIR)
-@pytest.mark.parametrize("queries", [7, 3])
+@pytest.mark.parametrize("queries", [pytest.param(7, marks=pytest.mark.nightly), 3])
 def test_formula_by_the_score_of_each_pair(name, queries):
     encoding, call = make(name), make_call(2, HEAD, queries=queries)
     expected = attend_turned(partial(BY_PAIR[name], encoding), call)
