@@ -1,9 +1,11 @@
 """MkDocs hooks: list the pages of encodings, typeset formulas, make pages of comparisons."""
 
+import re
 import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File, InclusionLevel
+from mkdocs.utils import get_relative_url
 
 from zoo import registry
 from zoo.comparison.page.comparison_page import render
@@ -43,4 +45,22 @@ def on_files(files, config):
 
 
 def on_page_content(html, page, config, files):
-    return typeset_page(html)
+    return _mend_regions(_move_images(typeset_page(html), page))
+
+
+def _move_images(html, page):
+    """Address images that are written as HTML from the folder that the site has for the page."""
+    images = get_relative_url("images/", page.url)
+    return html.replace('<img src="images/', f'<img src="{images}')
+
+
+def _mend_regions(html):
+    """Let keys scroll wide formulas and tables: what scrolls can have the focus."""
+    html = html.replace('<div class="formula">', '<div class="formula" tabindex="0">')
+    return re.sub(r"<table>(?=\s*<thead)", '<table tabindex="0">', html)
+
+
+def on_post_page(output, page, config):
+    # the theme gives its dialog of search no name
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace(dialog, f'{dialog} aria-label="Search"')

@@ -156,11 +156,21 @@ def _index(names: Sequence[str]) -> str:
     lines = []
     for group, listed in registry.group_encodings().items():
         lines += [f"## {registry.GROUPS[group]}", "", GROUP_NOTES[group], ""]
-        lines += ["| encoding | |", "|---|---|"]
-        lines += [f"| {_link(name)} | {escape_prose(summaries[name])} |" for name in listed]
+        lines += ["| picture | encoding | what it does |", "|---|---|---|"]
+        lines += [
+            f"| [{_portrait(name)}](encodings/{name}.md) | {_link(name)} "
+            f"| {escape_prose(summaries[name])} |"
+            for name in listed
+        ]
         lines += [""]
     table = "\n".join(lines)
     return INDEX + table + FACTS + "\n".join(map(_facts_row, names)) + "\n" + READING
+
+
+def _portrait(name: str) -> str:
+    """Return a small picture of an encoding, as HTML, since Markdown has no width of images."""
+    address = f"images/encodings/{name}.png"
+    return f'<img src="{address}" width="160" loading="lazy" alt="what {name} does">'
 
 
 def _link(name: str) -> str:
