@@ -2,8 +2,8 @@
 
 `python tests/gpu/train_on_missing_device.py [NAME ...]` prints a line of JSON for each of the named
 encodings, planted faults and recipes: what the host waited for, what failed, and the bytes that a
-layer keeps for the backward pass and takes at the peak of a step. An encoding is examined in float32 and bfloat16, or with
-`NAME:float16` in float16. Without names, it examines all encodings and faults; with `-`, it reads names
+layer keeps for the backward pass and takes at the peak of a step. An encoding is examined in bfloat16, or with
+`NAME:float16` or `NAME:float32` in that dtype. Without names, it examines all encodings and faults; with `-`, it reads names
 from standard input. With `--record` it only counts the bytes, and writes them to
 `zoo/benchmark/layer_memory.json`.
 """
@@ -279,7 +279,7 @@ class Findings:
 
 
 def examine_encoding(
-    name: str, dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16)
+    name: str, dtypes: Sequence[torch.dtype] = (torch.bfloat16,)
 ) -> dict[str, Any]:
     """Train an encoding, count the bytes it keeps, and decode with it.
 
@@ -381,8 +381,9 @@ def examine_recipe(path: Path) -> dict[str, Any]:
 
 def examine(name: str) -> dict[str, Any]:
     """Examine an encoding, a planted fault or a registered recipe."""
-    if name.endswith(":float16"):
-        return examine_encoding(name.removesuffix(":float16"), [torch.float16])
+    encoding, _, dtype = name.partition(":")
+    if dtype:
+        return examine_encoding(encoding, [getattr(torch, dtype)])
     if name in PLANTED or name in zoo.encoding_names():
         return examine_encoding(name)
     with contextlib.ExitStack() as stack:

@@ -35,7 +35,10 @@ from zoo.run.processes import compute_batch_size, divide_batch
 from zoo.tasks import base  # noqa: F401  before processes are forked, each of which would import it
 from zoo.tasks.masked_lm import MaskedLM
 
+NIGHT = pytest.mark.nightly
 STILL = ["model.position_augmentation.jitter=0", "model.block.dropout=0", "model.block.drop_path=0"]
+IMAGES = [*TINY, *STILL, "data.val=0.3996"]
+STREAMED = ["data.streams=true", "model.memory_length=16"]
 TEXT = """
 extends: [model/lm_tiny, data/text, optim/adamw, trainer/default]
 model: {dim: 16, depth: 1, heads: 2, encoding: rope}
@@ -126,7 +129,8 @@ def same(one, two):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "strategy"), [(torchrun, "ddp"), (slurm, "auto"), (torchrun, "fsdp")]
+    ("launcher", "strategy"),
+    [(torchrun, "ddp"), pytest.param(slurm, "auto", marks=NIGHT), (torchrun, "fsdp")],
 )
 def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, weights):
     whole = fit("vit_comrope", [*still, "data.batch_size=64"], Path("one"), "never")
@@ -146,12 +150,12 @@ def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, 
 @pytest.mark.parametrize(
     ("recipe", "options", "size", "accumulated", "strategy"),
     [
-        ("text.yaml", ["data.documents=true"], 8, 1, "ddp"),
+        pytest.param("text.yaml", ["data.documents=true"], 8, 1, "ddp", marks=NIGHT),
         ("text.yaml", ["data.documents=true"], 8, 2, "ddp"),
         ("text.yaml", MASKED, 8, 1, "ddp"),
-        ("text.yaml", ["data.streams=true", "model.memory_length=16"], 8, 1, "ddp"),
-        ("vit_comrope", [*TINY, *STILL, "data.val=0.3996"], 64, 4, "ddp"),
-        ("vit_comrope", [*TINY, *STILL, "data.val=0.3996"], 64, 4, "fsdp"),
+        pytest.param("text.yaml", STREAMED, 8, 1, "ddp", marks=NIGHT),
+        pytest.param("vit_comrope", IMAGES, 64, 4, "ddp", marks=NIGHT),
+        ("vit_comrope", IMAGES, 64, 4, "fsdp"),
         ("album.yaml", [*STILL, "data.skip=0.3"], 8, 1, "ddp"),
     ],
 )
@@ -229,11 +233,20 @@ def test_evaluation_counts_each_sample_once(still):
         assert two.find(name).metrics == pytest.approx(one.find(name).metrics, abs=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, weights, monkeypatch):
+@pytest.mark.parametrize(
+    ("strategy", "stops"),
+    [
+        ("ddp", [(2, [1])]),
+        pytest.param("ddp", [(1, [0]), (2, [1]), (4, [0, 1])], marks=NIGHT),
+        ("fsdp", [(4, [1])]),
+    ],
+)
+def test_a_signal_to_any_process_stops_all_and_loses_nothing(
+    strategy, stops, tiny, weights, monkeypatch
+):
     """Random numbers of each process included: this recipe draws them."""
     tiny.append(f"trainer.strategy={strategy}")
-    for step, ranks in ((1, [0]), (2, [1]), (4, [0, 1])) if strategy == "ddp" else ((4, [1]),):
+    for step, ranks in stops:
 
         def kill(self, trainer, *_, step=step, ranks=ranks):
             if trainer.global_step == step and trainer.global_rank in ranks:
@@ -252,14 +265,13 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, tiny, wei
 @pytest.mark.parametrize(
     ("recipe", "options", "strategy"),
     [
-        ("vit_comrope", None, "ddp"),
-        ("text.yaml", [], "ddp"),
-        ("text.yaml", ["data.documents=true"], "ddp"),
-        ("text.yaml", MASKED, "ddp"),
-        ("text.yaml", ["data.documents=true"], "fsdp"),
-        ("seg_digits_comrope", SEGMENTED, "ddp"),
+        pytest.param("vit_comrope", None, "ddp", id="classes"),
+        pytest.param("text.yaml", [], "ddp", id="text", marks=NIGHT),
+        pytest.param("text.yaml", ["data.documents=true"], "ddp", id="documents"),
+        pytest.param("text.yaml", MASKED, "ddp", id="fill", marks=NIGHT),
+        pytest.param("text.yaml", ["data.documents=true"], "fsdp", id="documents-fsdp"),
+        pytest.param("seg_digits_comrope", SEGMENTED, "ddp", id="pixels", marks=NIGHT),
     ],
-    ids=["classes", "text", "documents", "fill", "documents-fsdp", "pixels"],
 )
 def test_processes_communicate_once_in_a_logged_step_and_in_no_other(
     recipe, options, strategy, tiny, text, monkeypatch
@@ -357,7 +369,7 @@ def test_a_process_that_dies_is_missed_by_the_others(tiny, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=NIGHT)])
 def test_a_process_that_hangs_is_missed_in_the_time_that_the_recipe_sets(
     strategy, tiny, monkeypatch
 ):
