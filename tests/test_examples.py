@@ -146,6 +146,31 @@ def test_a_notebook_runs(path):
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, env=environment)
 
 
+def test_a_release_makes_anew_what_a_kill_left_and_names_what_fails(tmp_path, monkeypatch):
+    release = load_example("release")
+    # a stop between the export and the table
+    half = tmp_path / "vit_learned" / "model.safetensors"
+    half.parent.mkdir()
+    half.touch()
+    asked = []
+
+    def make(folder, name, recipe, changes):
+        asked.append((name, recipe, changes, half.exists()))
+        if name == "vit_none":
+            raise zoo.ZooError("no luck")
+        (folder / name).mkdir()
+        return {"encodings": "", "bytes": 1, "measure": "test/loss", "value": 1.0}
+
+    monkeypatch.setattr(release, "list_models", lambda: {n: (n, {"seed": 1}) for n in names})
+    monkeypatch.setattr(release, "_make_model", make)
+    names = ["vit_learned", "vit_none", "lm_none"]
+    assert release.make_release(tmp_path, names, {"seed": 2}) == {"vit_none": "no luck"}
+    assert asked[0] == ("vit_learned", "vit_learned", {"seed": 2}, False)
+    assert "| [lm_none](lm_none)" in (tmp_path / "README.md").read_text()
+    assert release.make_release(tmp_path, names, {}) == {"vit_none": "no luck"}
+    assert [one[0] for one in asked] == [*names, "vit_none"]
+
+
 def test_a_release_is_continued_and_its_models_are_loaded(tmp_path):
     release = load_example("release")
     # an encoding on texts and one on images, of recipes that extend others

@@ -1,7 +1,8 @@
 """The recorded part of the page of atlases, from the files in docs/atlas.
 
-`python docs/build/atlas_page.py SMOLLM2/atlas.json` keeps what the page needs of the atlas of
-SmolLM2 and draws its figure; `python docs/build/pages.py` writes the page.
+`python docs/build/atlas_page.py ATLAS/atlas.json COMMAND` keeps the table of several models. With
+further arguments SECONDS PACKAGE==VERSION ... it keeps what the page needs of the atlas of SmolLM2
+and draws its figure. `python docs/build/pages.py` writes the page.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor
 
 import zoo
+from zoo.diagnosis.atlas_report import AtlasReport, AtlasRun
 from zoo.diagnosis.head_jobs import NOTABLE
+from zoo.diagnosis.page.atlas_page import describe_atlas
 from zoo.reporting import charts
 from zoo.reporting.panel import Heatmap, Panel
 from zoo.reporting.style import Style
@@ -25,6 +28,7 @@ from zoo.reporting.tables import format_markdown
 MARK = "## Recorded\n"
 FOLDER = Path(__file__).parents[1] / "atlas"
 SMOLLM2 = FOLDER / "smollm2.json"
+ENCODINGS = FOLDER / "encodings.json"
 FIGURE = FOLDER / "smollm2.svg"
 STYLE = Style(width=260, height=300)
 TURN = 1.0
@@ -62,6 +66,24 @@ def keep_record(atlas: Path, command: str, packages: Mapping[str, str], seconds:
     text = json.dumps(record, separators=(",", ":"))
     # a line for each layer, so that a change of one is one
     SMOLLM2.write_text(text.replace("]],", "]],\n") + "\n", encoding="utf-8")
+
+
+def keep_table(atlas: Path, command: str) -> None:
+    """Write the table of the atlas of several models."""
+    stored = json.loads(atlas.read_text(encoding="utf-8"))
+    runs = tuple(AtlasRun.from_dict(run) for run in stored["runs"])
+    report = AtlasReport(version=stored["version"], made=stored["made"], runs=runs)
+    table = describe_atlas(report).sections[0].table
+    assert table is not None
+    seconds = [float(run.facts["seconds"]) for run in runs]
+    kept = {
+        "command": command,
+        "version": report.version,
+        "seconds": seconds,
+        "heads": table.heads,
+        "rows": table.rows,
+    }
+    ENCODINGS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _shorten(values: Any) -> Any:
@@ -106,8 +128,22 @@ def write_atlas_page(page: Path) -> str:
     """Return the page: its own text up to the mark, then the records."""
     text = page.read_text(encoding="utf-8").partition(MARK)[0]
     lines = ["", "Written by `python docs/build/pages.py` from the files in docs/atlas.", ""]
+    lines += _describe_table(json.loads(ENCODINGS.read_text(encoding="utf-8")))
     lines += _describe_smollm2(read_record())
     return text + MARK + "\n".join(lines)
+
+
+def _describe_table(record: Record) -> Iterator[str]:
+    yield from ("### Encodings trained alike", "", "```sh")
+    yield from (record["command"], "```", "")
+    low, high = min(record["seconds"]), max(record["seconds"])
+    yield (
+        "The models are [small ones](weights.md#small-models-of-many-encodings) of zoo "
+        f"{record['version']}, decoders of the same recipe and training except for their encoding, "
+        f"and a vision transformer; {low:.0f} to {high:.0f} seconds each on a busy machine. One "
+        "seed: a difference between two columns may be that of two trainings."
+    )
+    yield from ("", format_markdown(record["heads"], record["rows"], text=record["heads"]), "")
 
 
 def _describe_smollm2(record: Record) -> Iterator[str]:
@@ -156,12 +192,10 @@ def _describe_smollm2(record: Record) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        keep_record(
-            Path(sys.argv[1]),
-            "zoo convert SmolLM2-135M-Instruct.Q4_1.gguf to=smollm2\n"
-            "zoo atlas smollm2 samples=4 ablations=0 data.length=512",
-            dict(word.split("==") for word in sys.argv[3:]),
-            float(sys.argv[2]),
-        )
-    draw_figure(read_record())
+    given, made_by, *others = sys.argv[1:]
+    if others:
+        packages = dict(word.split("==") for word in others[1:])
+        keep_record(Path(given), made_by, packages, float(others[0]))
+        draw_figure(read_record())
+    else:
+        keep_table(Path(given), made_by)

@@ -26,10 +26,10 @@ WHAT = {
 Found = Mapping[str, Any]
 
 
-def load_example() -> ModuleType:
-    """Import examples/extend.py."""
-    path = DOCS.parent / "examples" / "extend.py"
-    spec = importlib.util.spec_from_file_location("extend", path)
+def load_example(name: str) -> ModuleType:
+    """Import a program of the folder examples."""
+    path = DOCS.parent / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,7 +41,7 @@ def write_extension_page(page: Path) -> str:
     """Return the page: its own text up to the mark, then both records."""
     text = page.read_text(encoding="utf-8").partition(MARK)[0]
     lines = ["", "Written by `python docs/build/pages.py` from the files in docs/extend.", ""]
-    example, content = load_example(), _read(FOLDER / "extension.json")
+    example, content = load_example("extend"), _read(FOLDER / "extension.json")
     for recipe, found in content["studies"].items():
         lines += _describe_study(example, recipe, found)
     names = " and ".join(f"`{recipe}`" for recipe in content["studies"])
@@ -143,4 +143,6 @@ def _list_unread(example: ModuleType, found: Found, tokens: int) -> str:
 
 
 if __name__ == "__main__":
-    load_example().draw(_read(FOLDER / "extension.json")["studies"], FOLDER / "extension.svg")
+    load_example("extend").draw(
+        _read(FOLDER / "extension.json")["studies"], FOLDER / "extension.svg"
+    )

@@ -29,6 +29,7 @@ import play_page
 import quoted_numbers
 import recipe_heads
 import record_figures
+import release_page
 from torch import Tensor
 
 import zoo
@@ -131,6 +132,7 @@ def write_pages() -> dict[Path, str]:
     pages[play_page.PAGE] = play_page.write_play_page()
     pages[DOCS / "error_rates.md"] = error_rates_page.write_error_rates_page()
     pages[DOCS / "atlas.md"] = atlas_page.write_atlas_page(DOCS / "atlas.md")
+    pages[DOCS / "weights.md"] = release_page.write_weights_page(DOCS / "weights.md")
     extend = DOCS / "extend.md"
     pages[extend] = extension_page.write_extension_page(extend)
     pretrained = DOCS / "questions" / "pretrained.md"
