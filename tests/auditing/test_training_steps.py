@@ -5,7 +5,6 @@ import pytest
 import torch
 from language import decoder
 from torch.nn import functional as F
-from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 import zoo
 from zoo.data.batches import TextBatch
@@ -83,6 +82,9 @@ def test_checkpointing_that_forgets_positions_is_found():
 
 
 def test_the_trainer_of_transformers_keeps_packing(tmp_path):
+    # a second of imports, which every collection would take
+    from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
+
     model = planted.build_decoder()
     arguments = TrainingArguments(
         output_dir=str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True

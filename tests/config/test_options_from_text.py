@@ -69,8 +69,10 @@ def test_methods_of_options_find_the_names_of_their_files():
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [("{rule: llama3, factor: 8}", 0), ("{rule: ntk, factor: 8, mscale: 2}", 2)],
-    ids=["right", "wrong"],
+    [
+        pytest.param("{rule: llama3, factor: 8}", 0, id="right", marks=pytest.mark.nightly),
+        pytest.param("{rule: ntk, factor: 8, mscale: 2}", 2, id="wrong"),
+    ],
 )
 def test_a_rule_of_scaling_is_checked_on_the_command_line(options, code):
     done = run_python("-m", "zoo", "show", "lm_rope", f"model.encoding.scaling={options}")
