@@ -36,6 +36,8 @@ SECONDS = 60  # of computation, for one family
 PATIENCE = 1500  # seconds for one family, on a machine that does other things, too
 MEGABYTES = 5000
 COUNTS_PADDING = "the class takes no position ids and counts padding, too"
+CONVOLVES_PADDING = "a convolution over tokens reads padding, which no mask hides from it"
+POOLS_PADDING = "pairs of tokens are pooled, and which are pairs depends on the padding"
 INFERRED = "inferred from the report, without a script: "
 NO_DECODER = "the class needs is_decoder=True, which its configuration does not have by default"
 REMARKS = {
@@ -55,6 +57,18 @@ REMARKS = {
     ("deepseek_v4", "packing"): INFERRED
     + "blocks of compressed keys reach from one text into the next",
     ("falcon_mamba", "cache"): INFERRED + "the state is read for single tokens only, as in Mamba",
+    ("convbert", "left_padding"): CONVOLVES_PADDING,
+    ("convbert", "right_padding"): CONVOLVES_PADDING,
+    ("nystromformer", "left_padding"): CONVOLVES_PADDING,
+    ("nystromformer", "right_padding"): CONVOLVES_PADDING,
+    ("funnel", "left_padding"): POOLS_PADDING,
+    ("funnel", "right_padding"): POOLS_PADDING,
+    ("mra", "order"): "without its CUDA kernel, the attention returns zeros and no message",
+    ("mamba", "cache"): "the state is read for single tokens only",
+    ("inkling2_loop_text", "packing"): INFERRED
+    + "short convolutions of keys and values reach from one text into the next",
+    ("inkling2_loop_text", "window"): INFERRED
+    + "by design: short convolutions mix keys in the window with those before it",
 }
 """{(family, law): what was found where a report was looked at}"""
 FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")

@@ -15,7 +15,8 @@ import zoo
 from zoo.auditing.comparisons import LENGTH, is_windowed_kind
 from zoo.auditing.model_folder import build_random
 from zoo.auditing.model_subjects import make_subject
-from zoo.auditing.run_laws import Auditor, changes_evenly
+from zoo.auditing.run_laws import Auditor, ask_shift, changes_evenly
+from zoo.auditing.subject import AuditSubject, NotAskedError
 
 
 class ForgetfulConfig(LlamaConfig):
@@ -202,3 +203,15 @@ def test_products_of_zeros_are_filled_in_small_models():
 
     model = build_random(Zero, LlamaConfig(**planted.SIZES))
     assert all(bool(one.any()) for one in model.parameters())
+
+
+def test_rounding_that_hides_far_positions_is_told_from_a_fault():
+    def compute(ids, positions=None):
+        far = 0 if positions is None else (positions > 1000)[..., None]
+        return torch.nn.functional.one_hot(ids, 64).float() * (1 + 0.1 * far)
+
+    auditor = Auditor(AuditSubject(compute, vocab_size=64))
+    assert ask_shift(auditor).is_broken
+    auditor.rounding = 1e-3
+    with pytest.raises(NotAskedError, match="rounding changes logits by"):
+        ask_shift(auditor)

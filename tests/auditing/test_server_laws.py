@@ -7,6 +7,7 @@ import pytest
 from planted_server import serving
 
 import zoo
+from zoo.auditing.completions import CHOSEN, CompletionServer
 from zoo.auditing.server_laws import SERVER_LAWS
 from zoo.cli import main
 
@@ -108,3 +109,13 @@ def test_a_broken_law_of_a_server_ends_with_1(capsys):
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert result["status"] == "broken"
     assert result["since"] is not None
+
+
+def test_scores_may_come_as_those_of_a_chat_interface():
+    # llama.cpp answers so, and scores no prompts.
+    top = {"token": " a", "logprob": -0.5, "top_logprobs": [{"token": " a", "logprob": -0.5}]}
+    choice = {"text": " a", "logprobs": {"content": [top]}}
+    answer = {"choices": [choice], "usage": {"prompt_tokens": 7}}
+    completion = CompletionServer("http://127.0.0.1:9/v1", "tiny")._read(answer, 0, 1, echo=False)
+    assert completion.tokens == (" a",)
+    assert completion.reading == {7: {CHOSEN: -0.5, " a": -0.5}}

@@ -179,10 +179,7 @@ class CompletionServer:
         try:
             choices = sorted(answer["choices"], key=lambda one: one.get("index", 0))
             choice = choices[row]
-            logprobs = choice.get("logprobs") or {}
-            tokens = logprobs.get("tokens") or []
-            scores = logprobs.get("token_logprobs") or []
-            tops = logprobs.get("top_logprobs") or [None] * len(tokens)
+            tokens, scores, tops = _read_scores(choice.get("logprobs") or {})
             prompt_count = len(tokens) - count
             if not echo:
                 prompt_count = int((answer.get("usage") or {}).get("prompt_tokens", 0))
@@ -202,6 +199,23 @@ class CompletionServer:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             place = f"{self.url}/completions"
             raise DataError("the answer is none of a completions interface", place=place) from None
+
+
+def _read_scores(logprobs: Any) -> tuple[list[str], list[Any], list[Any]]:
+    """Return tokens, their log-probabilities, and {token: log-probability} of the likeliest ones.
+
+    Some servers, such as llama.cpp's, answer as chat interfaces do, with an entry for each token.
+    """
+    if "content" in logprobs:
+        entries = logprobs["content"] or []
+        tops = [
+            {top["token"]: top["logprob"] for top in entry.get("top_logprobs") or ()}
+            for entry in entries
+        ]
+        return [one["token"] for one in entries], [one["logprob"] for one in entries], tops
+    tokens = logprobs.get("tokens") or []
+    scores = logprobs.get("token_logprobs") or []
+    return tokens, scores, logprobs.get("top_logprobs") or [None] * len(tokens)
 
 
 def connect(url: str, model: str | None, timeout: float) -> CompletionServer:

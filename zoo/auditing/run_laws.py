@@ -73,6 +73,7 @@ EXACT = 1e-6  # bound in float64; models compute angles and softmax in float32
 ANGLES = 16 * 2.0**-24  # error by rounded angles in float32, for each position
 USUAL = 2.0**-18  # rounding of a pass of most models in float32
 MOST_SENSITIVE = 4  # by how much more rounded angles may change a model that rounds more
+SEPARABLE = 64 * USUAL  # rounding of a pass beyond which rounded angles hide faults
 
 
 @dataclass
@@ -351,6 +352,9 @@ def ask_shift(auditor: Auditor) -> LawFinding:
     if auditor.double is not None and changes_evenly(auditor.double, ids):
         raise NotAskedError("positions are not relative: logits change evenly with the shift")
     finding = auditor.compare(compare_shift(subject), find_bound)
+    if finding.is_broken and auditor.rounding > SEPARABLE:
+        size = f"rounding changes logits by {auditor.rounding:.1e}"
+        raise NotAskedError(f"{size}, which hides what far positions change")
     if finding.is_broken and finding.comparison is not None:
         bad = finding.comparison.since or 0
         good = max((shift for shift in list_shifts(subject.length) if shift < bad), default=0)
