@@ -81,8 +81,8 @@ class BertFamily(PublishedFamily):
         pool.take(kinds, "kinds")
         pool.take("bert.embeddings.position_embeddings.weight", "encoding.learned.table")
         # a model of zoo has one kind of segment, whose embedding can be part of that of positions
-        first = pool.taken.pop("kinds", torch.zeros(1, 1))[0]
-        pool.change(r"encoding\.learned\.table", lambda table: table + first)
+        segment = pool.taken.pop("kinds", torch.zeros(1, 1))[0]
+        pool.change(r"encoding\.learned\.table", lambda table: table + segment)
         self.fit_vocabulary("embed_tokens.weight")
         mask = self._find_mask()
         # the mask token of zoo is the one after the vocabulary
@@ -93,6 +93,6 @@ class BertFamily(PublishedFamily):
     def _find_mask(self) -> int:
         """Return the token whose row is that of the mask token: [MASK], else the last."""
         tokenizer = getattr(self.vocabulary, "tokenizer", None)
-        found = None if tokenizer is None else tokenizer.token_to_id("[MASK]")
+        number = None if tokenizer is None else tokenizer.token_to_id("[MASK]")
         assert self.vocabulary is not None
-        return len(self.vocabulary) - 1 if found is None else int(found)
+        return len(self.vocabulary) - 1 if number is None else int(number)

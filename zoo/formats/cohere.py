@@ -21,7 +21,7 @@ from zoo.formats.llama import DecoderFamily, describe_windows
 from zoo.formats.native import DECODER
 from zoo.formats.targets import ExportOptions
 
-COHERE_BLOCK = {own: other for own, other in BLOCK_NAMES.items() if own != "norm2"}
+COHERE_BLOCK = {name: published for name, published in BLOCK_NAMES.items() if name != "norm2"}
 
 
 class Cohere2Family(DecoderFamily):
@@ -55,8 +55,8 @@ class Cohere2Family(DecoderFamily):
         """The number of channels of a head, which only the width of the model decides."""
         width, heads = super().head_dim, self.config["num_attention_heads"]
         if width * heads != self.dim:
-            problem = f"its heads have {width} channels, expected {self.dim} / {heads}"
-            raise EntryError(f"head_dim: {problem}")
+            message = f"its heads have {width} channels, expected {self.dim} / {heads}"
+            raise EntryError(f"head_dim: {message}")
         return width
 
     def describe_block(self) -> dict[str, Any]:

@@ -162,9 +162,9 @@ def check_entries(settings: Mapping[str, Any], required: Collection[str] = ()) -
         EntryError: With all entries that are missing or wrong.
     """
     missing = [key for key in required if settings.get(key) is None]
-    given = {key: value for key, value in settings.items() if key not in missing}
+    present = {key: value for key, value in settings.items() if key not in missing}
     validator = Validator({}, interpolates=False)
-    _validate(validator, ENTRIES, given, "")
+    _validate(validator, ENTRIES, present, "")
     wrong = [f"{issue.key}: {issue.problem}" for issue in validator.issues]
     if wrong := [f"{key} is missing" for key in missing] + wrong:
         raise EntryError("; ".join(wrong))

@@ -216,11 +216,11 @@ def convert_family(
     recipe = _build_own_recipe(published, source, sections, spec, overrides)
     folder = _choose_folder(options, recipe)
     if published.tokenizer is not None and recipe.data.options.get("tokens") == "subword":
-        given = {"data.tokenizer": folder.absolute() / TOKENIZER}
-        recipe = build_recipe(published.name, sections, spec, join_overrides(given, overrides))
+        defaults = {"data.tokenizer": folder.absolute() / TOKENIZER}
+        recipe = build_recipe(published.name, sections, spec, join_overrides(defaults, overrides))
 
-    problem = "its weights do not have the shapes of its configuration"
-    with _name_source(source, published, problem):
+    reason = "its weights do not have the shapes of its configuration"
+    with _name_source(source, published, reason):
         family.rename(recipe.model.options["heads"])
     pool.drop(family.dropped)
     raise_issues(source, "damaged, or not published for training", pool.faults)
@@ -257,7 +257,7 @@ def _load_task(recipe: Recipe, spec: DataSpec, pool: Pool) -> Task:
 
 
 @contextmanager
-def _name_source(source: Path, published: Published, problem: str) -> Iterator[None]:
+def _name_source(source: Path, published: Published, reason: str) -> Iterator[None]:
     """Raise CheckpointError, which names the source, for what a configuration breaks."""
     try:
         yield
@@ -266,11 +266,11 @@ def _name_source(source: Path, published: Published, problem: str) -> Iterator[N
         cause = published.name_fields(str(error))
         raise CheckpointError(escape_text(f"{source}: {origin}{cause}")) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(escape_text(f"{source}: {problem}: {error!r:.200}")) from None
+        raise CheckpointError(escape_text(f"{source}: {reason}: {error!r:.200}")) from None
     except (RecursionError, RuntimeError) as error:
         raise_if_out_of_memory(error)
         cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise CheckpointError(escape_text(f"{source}: {problem}: {cause}")) from None
+        raise CheckpointError(escape_text(f"{source}: {reason}: {cause}")) from None
 
 
 def _build_own_recipe(
@@ -301,8 +301,8 @@ def _name_configuration(source: Path, published: Published) -> Iterator[None]:
         yield
     except RecipeError as error:
         issue = error.issues[0]
-        problem = f"zoo has no recipe for it: {issue.key}: {issue.problem}"
-        raise CheckpointError(escape_text(f"{source}: {published.origin}: {problem}")) from None
+        message = f"zoo has no recipe for it: {issue.key}: {issue.problem}"
+        raise CheckpointError(escape_text(f"{source}: {published.origin}: {message}")) from None
 
 
 def build_family(published: Published, pool: Pool) -> PublishedFamily:
@@ -326,19 +326,19 @@ def check_configuration(settings: Mapping[str, Any]) -> str:
         check_entries(settings, FAMILIES[kind].required)
         return kind
     if settings.get("kv_lora_rank"):
-        problem = f"kv_lora_rank: {kind} has latent attention, which zoo's decoder does not have"
-        raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+        reason = f"kv_lora_rank: {kind} has latent attention, which zoo's decoder does not have"
+        raise CheckpointError(f"zoo has no recipe for it: {reason}; {EQUIP}")
     # An empty list of layers with experts is that of a dense model.
     is_dense = settings.get("moe_layers") == []
     if not is_dense and any(settings.get(key) for key in EXPERTS):
-        problem = f"{kind} is a mixture of experts, which zoo's decoder does not have"
-        raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+        reason = f"{kind} is a mixture of experts, which zoo's decoder does not have"
+        raise CheckpointError(f"zoo has no recipe for it: {reason}; {EQUIP}")
     if settings.get("attention_chunk_size"):
-        problem = f"{kind} attends within chunks of tokens, and zoo's decoder within windows"
-        raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
-    known = ", ".join([*filter(None, FAMILIES), EXPORTED])
-    problem = f"model_type {kind!r} is not known; known are {known}, and RoPE-ViT"
-    raise CheckpointError(f"{problem}; {EQUIP}")
+        reason = f"{kind} attends within chunks of tokens, and zoo's decoder within windows"
+        raise CheckpointError(f"zoo has no recipe for it: {reason}; {EQUIP}")
+    families = ", ".join([*filter(None, FAMILIES), EXPORTED])
+    reason = f"model_type {kind!r} is not known; known are {families}, and RoPE-ViT"
+    raise CheckpointError(f"{reason}; {EQUIP}")
 
 
 def build_recipe(
@@ -370,18 +370,18 @@ def compare_shapes(source: Path, model: nn.Module, pool: Pool) -> None:
     Raises:
         CheckpointError: With every weight that is missing, unknown or of another shape.
     """
-    own, weights = model.state_dict(), pool.taken
+    expected, weights = model.state_dict(), pool.taken
     issues = [
-        f"{pool.name_taken(name)}: {list(weight.shape)} in the file, {list(own[name].shape)} by "
-        f"the recipe"
+        f"{pool.name_taken(name)}: {list(weight.shape)} in the file, {list(expected[name].shape)} "
+        f"by the recipe"
         for name, weight in weights.items()
-        if name in own and weight.shape != own[name].shape
+        if name in expected and weight.shape != expected[name].shape
     ]
-    unknown = [name for name in weights if name not in own]
+    unknown = [name for name in weights if name not in expected]
     issues += [f"{pool.name_taken(name)}: not in the recipe's model" for name in unknown]
     # a head is published as a whole, or not at all
     parts = ("head.",) if not any(name.startswith("head.") for name in weights) else ()
-    absent = [name for name in own if name not in weights and not name.startswith(parts)]
+    absent = [name for name in expected if name not in weights and not name.startswith(parts)]
     issues += [f"{name}: not in the file" for name in absent]
     raise_issues(source, "not the weights of the recipe", issues)
 
@@ -403,11 +403,11 @@ def read_published(source: Path) -> Published:
 
     if (source / ADAPTER).is_file():
         raise CheckpointError(f"{source}: has an adapter of peft ({ADAPTER}); {MERGE}")
-    found = find_weights(source)
-    if found is None:
+    weight_files = find_weights(source)
+    if weight_files is None:
         return read_gguf(find_gguf(source))
-    if others := found.list_others():
-        log.info("not read, as transformers does not read them: %s", escape_text(", ".join(others)))
+    if unread := weight_files.list_others():
+        log.info("not read, as transformers does not read them: %s", escape_text(", ".join(unread)))
     # the small files first: what is wrong with them is named before safetensors, if that is missing
     settings, tokenizer = read_json(source / "config.json"), source / TOKENIZER
     if not isinstance(settings, dict):
@@ -418,24 +418,26 @@ def read_published(source: Path) -> Published:
         except CheckpointError as error:
             origin = "config.json: " if isinstance(error, EntryError) else ""
             raise CheckpointError(escape_text(f"{source}: {origin}{error}")) from None
-    text = None
+    tokenizer_json = None
     if tokenizer.is_file():
         try:
-            text = tokenizer.read_text(encoding="utf-8")
-            parse_tokenizer(text)
+            tokenizer_json = tokenizer.read_text(encoding="utf-8")
+            parse_tokenizer(tokenizer_json)
         except (DataError, OSError, ValueError) as error:
             raise CheckpointError(f"{tokenizer}: {error}") from None
-    return Published(source.resolve().name, settings, read_files(found), text, folder=source)
+    return Published(
+        source.resolve().name, settings, read_files(weight_files), tokenizer_json, folder=source
+    )
 
 
-def read_files(found: WeightFiles) -> dict[str, Tensor]:
+def read_files(weight_files: WeightFiles) -> dict[str, Tensor]:
     """Read the weights of a folder by name.
 
     Raises:
         CheckpointError: A file is unreadable, or the files do not hold one set of weights.
     """
-    tensors = {file: read_safetensors(file) for file in found.files}
-    found.check_names({file: [*held] for file, held in tensors.items()})
+    tensors = {file: read_safetensors(file) for file in weight_files.files}
+    weight_files.check_names({file: [*held] for file, held in tensors.items()})
     return {name: weight for held in tensors.values() for name, weight in held.items()}
 
 
@@ -452,18 +454,18 @@ def find_gguf(folder: Path) -> Path:
     if len(ggufs) == 1 and not tensors:
         return folder / ggufs[0]
     if ggufs:
-        problem = f"which weights are meant? name one file: {', '.join(ggufs)}"
+        message = f"which weights are meant? name one file: {', '.join(ggufs)}"
     elif tensors:
-        problem = f"no {SAFETENSORS} and no {INDEX}, which transformers reads; there are"
-        remedy = "if these are the weights, rename the file or restore the index"
-        problem = f"{problem} {', '.join(tensors)}; {remedy}"
+        message = f"no {SAFETENSORS} and no {INDEX}, which transformers reads; there are"
+        hint = "if these are the weights, rename the file or restore the index"
+        message = f"{message} {', '.join(tensors)}; {hint}"
     elif adapters:
-        problem = f"{adapters[0]} is an adapter of peft; {MERGE}"
+        message = f"{adapters[0]} is an adapter of peft; {MERGE}"
     elif any(name.endswith(PICKLES) for name in names):
-        problem = "its weights are pickled, which is not read; save them as safetensors"
+        message = "its weights are pickled, which is not read; save them as safetensors"
     else:
-        problem = "no safetensors in it; name a folder with config.json and its weights"
-    raise CheckpointError(escape_text(f"{folder}: {problem}"))
+        message = "no safetensors in it; name a folder with config.json and its weights"
+    raise CheckpointError(escape_text(f"{folder}: {message}"))
 
 
 def read_json(file: Path) -> Any:
@@ -471,8 +473,8 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise CheckpointError(f"{file}: cannot be read, {problem}") from None
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{file}: cannot be read, {reason}") from None
     except (RecursionError, ValueError) as error:
         raise CheckpointError(f"{file}: not JSON: {str(error)[:120]}") from None
 
@@ -485,18 +487,20 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         raise_if_out_of_memory(error)
         # torch raises errors of several kinds
         cause = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:120]}"
-        problem = "unreadable as plain data and tensors, no code in it was run"
-        remedy = "name what torch.save wrote, a GGUF file, or a folder with safetensors"
-        raise CheckpointError(f"{file}: {problem}, {cause}; {remedy}") from None
+        message = "unreadable as plain data and tensors, no code in it was run"
+        hint = "name what torch.save wrote, a GGUF file, or a folder with safetensors"
+        raise CheckpointError(f"{file}: {message}, {cause}; {hint}") from None
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
-        if others := ", ".join(str(key) for key in content if key != "model"):
-            log.info("not read of %s, beside its weights: %s", file, escape_text(others))
+        if unread := ", ".join(str(key) for key in content if key != "model"):
+            log.info("not read of %s, beside its weights: %s", file, escape_text(unread))
         content = content["model"]
     if not isinstance(content, Mapping):
-        problem = f"expected a mapping of names to weights, got {type(content).__name__}"
-        raise CheckpointError(f"{file}: {problem}")
-    wrong = [f"not a tensor: {key}" for key, one in content.items() if not isinstance(one, Tensor)]
+        message = f"expected a mapping of names to weights, got {type(content).__name__}"
+        raise CheckpointError(f"{file}: {message}")
+    wrong = [
+        f"not a tensor: {key}" for key, value in content.items() if not isinstance(value, Tensor)
+    ]
     raise_issues(file, "not a file of weights", wrong)
-    weights = {str(key): one for key, one in content.items()}
+    weights = {str(key): tensor for key, tensor in content.items()}
     raise_issues(file, "damaged", find_repeated(weights))
     return weights

@@ -153,33 +153,33 @@ def write_decoder(target: DecoderTarget, source: ExportSource, folder: Path) -> 
     issues += check_head_width(target, recipe)
     check_recipe(recipe, spec, target.name, target.required, issues)
     assert isinstance(spec, TextSpec)
-    own = recipe.model.options
-    block, first = own["block"], model.blocks[0]
-    assert isinstance(first, Block)
+    options = recipe.model.options
+    block, first_block = options["block"], model.blocks[0]
+    assert isinstance(first_block, Block)
 
     weights = _order_weights(target, model, biases=block.proj_bias or block.key_bias)
     names = {**target.block_names, **(HEAD_NORMS if target.has_head_norms else {})}
-    renamed = rename_layers(weights, MODEL_NAMES, names, "model.layers.{}.", own["depth"])
+    renamed = rename_layers(weights, MODEL_NAMES, names, "model.layers.{}.", options["depth"])
     save_weights(renamed, folder / "model.safetensors")
 
-    assert first.attn is not None
-    head_dim, length = first.attn.head_dim, spec.length
+    assert first_block.attn is not None
+    head_dim, length = first_block.attn.head_dim, spec.length
     ropes: dict[str, Mapping[str, Any]] = {}
     for layer in layers:
         if layer.rope is not None and layer.kind not in ropes:
             ropes[layer.kind], length = describe_rope(layer.rope, head_dim, spec.length)
-    shape = TargetShape(own, layers, head_dim, ropes)
+    shape = TargetShape(options, layers, head_dim, ropes)
     rope = next(iter(ropes.values()), write_rope_parameters(10000.0))
     config = {
         "architectures": [target.architecture],
         "model_type": target.model_type or target.name,
         "dtype": str(weights["embed_tokens.weight"].dtype).removeprefix("torch."),
         "vocab_size": len(spec.vocabulary),
-        "hidden_size": own["dim"],
-        "intermediate_size": first.mlp.up_proj.out_features,
-        "num_hidden_layers": own["depth"],
-        "num_attention_heads": own["heads"],
-        "num_key_value_heads": own["kv_heads"] or own["heads"],
+        "hidden_size": options["dim"],
+        "intermediate_size": first_block.mlp.up_proj.out_features,
+        "num_hidden_layers": options["depth"],
+        "num_attention_heads": options["heads"],
+        "num_key_value_heads": options["kv_heads"] or options["heads"],
         "head_dim": head_dim,
         "max_position_embeddings": length,
         "hidden_act": "silu",
@@ -187,7 +187,7 @@ def write_decoder(target: DecoderTarget, source: ExportSource, folder: Path) -> 
         "rope_theta": rope["rope_theta"],
         "rope_parameters": rope,
         "attention_bias": block.proj_bias or block.key_bias,
-        "tie_word_embeddings": own["tie_embeddings"],
+        "tie_word_embeddings": options["tie_embeddings"],
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
@@ -224,53 +224,53 @@ def list_layers(
     target: DecoderTarget, recipe: Recipe, model: Transformer
 ) -> tuple[list[TargetLayer], list[ConfigIssue]]:
     """Return the layers of a model, and an issue for each of their options that a target lacks."""
-    own, issues = recipe.model.options, dict[str, ConfigIssue]()
-    types = own.get("layer_types") or {}
+    model_options, issues = recipe.model.options, dict[str, ConfigIssue]()
+    types = model_options.get("layer_types") or {}
     layers: list[TargetLayer] = []
     seen: dict[Any, Any] = {}
 
-    def refuse(layer: int, key: str, problem: str) -> None:
+    def refuse(layer: int, key: str, message: str) -> None:
         full = f"model.{model.locate(layer, key)}"
-        issues.setdefault(full, recipe.make_issue(full, problem, REMEDY))
+        issues.setdefault(full, recipe.make_issue(full, message, REMEDY))
 
     def agree(layer: int, key: str, value: object, among: object, whose: str) -> None:
         """Note a value, and refuse another one of the same layers."""
         if value != seen.setdefault(among, value):
             refuse(layer, key, f"a {target.name} has one {key} for {whose}; these layers have two")
 
-    for number in range(own["depth"]):
-        given = {key: own.get(key) for key in LAYER_KEYS}
-        given |= types[model.layer_types[number]] if model.layer_types else {}
-        if mixer := given.get("mixer"):
-            problem = f"a {target.name} has attention in every layer, this model {mixer.name}"
-            refuse(number, "mixer", problem)
+    for number in range(model_options["depth"]):
+        layer_options = {key: model_options.get(key) for key in LAYER_KEYS}
+        layer_options |= types[model.layer_types[number]] if model.layer_types else {}
+        if mixer := layer_options.get("mixer"):
+            message = f"a {target.name} has attention in every layer, this model {mixer.name}"
+            refuse(number, "mixer", message)
             continue
         # Scores: what all layers of the architecture have, or have not.
         for key, right in (("softcap", None), ("sinks", False), ("temperature", None)):
             if key in target.free:
-                agree(number, key, given[key], key, "all layers")
-            elif (given[key] or right) != right:
-                shown = f"{format_option(right)}, this model {format_option(given[key])}"
+                agree(number, key, layer_options[key], key, "all layers")
+            elif (layer_options[key] or right) != right:
+                shown = f"{format_option(right)}, this model {format_option(layer_options[key])}"
                 refuse(number, key, f"a {target.name} has {shown}")
-        window = given["window"]
+        window = layer_options["window"]
         if window is not None and not target.has_windows:
             refuse(number, "window", f"a {target.name} has null, this model {window}")
         elif window is not None:
             agree(number, "window", window, "window", "the layers with a window")
 
-        choices: Sequence[Choice] = given["encoding"] or ()
+        choices: Sequence[Choice] = layer_options["encoding"] or ()
         names = [choice.name for choice in choices]
         if len(names) != 1 or names[0] not in target.encodings:
-            known = join_words((format_option([name]) for name in target.encodings), "or")
-            shown = f"{known}, this model {format_option(names)}"
+            choices_shown = join_words((format_option([name]) for name in target.encodings), "or")
+            shown = f"{choices_shown}, this model {format_option(names)}"
             refuse(number, "encoding", f"a {target.name} has {shown}")
             continue
         options = choices[0].options if names == ["rope"] else None
         layer = TargetLayer(window, options)
         layers.append(layer)
         if target.rotates_windows and (options is None) != (window is None):
-            problem = f"a {target.name} has rope in layers with a window, and none in others"
-            refuse(number, "encoding", problem)
+            message = f"a {target.name} has rope in layers with a window, and none in others"
+            refuse(number, "encoding", message)
         if options is not None:
             for key, value in ENCODING_OPTIONS["rope"].items():
                 if options.get(key, value) not in (value, None):
@@ -279,8 +279,8 @@ def list_layers(
             scaling = options["scaling"]
             # ntk is written as another base
             if scaling is not None and scaling.rule not in (*ENTRIES, "ntk"):
-                problem = f"no rotation of transformers has the rule {scaling.rule}"
-                refuse(number, "encoding.0.scaling.rule", problem)
+                message = f"no rotation of transformers has the rule {scaling.rule}"
+                refuse(number, "encoding.0.scaling.rule", message)
             among = layer.kind if target.has_ropes else "all"
             whose = "layers of a kind" if target.has_ropes else "all layers"
             agree(number, "encoding", _plain(options), ("rope", among), whose)
@@ -289,15 +289,15 @@ def list_layers(
 
 def check_head_width(target: DecoderTarget, recipe: Recipe) -> list[ConfigIssue]:
     """Return an issue if a target has no heads as wide as those of a recipe, for its dim."""
-    own = recipe.model.options
-    dim, heads, head_dim = own["dim"], own["heads"], own.get("head_dim")
-    problem, key = "", ""
+    options = recipe.model.options
+    dim, heads, head_dim = options["dim"], options["heads"], options.get("head_dim")
+    message, key = "", ""
     if target.head_width != "any" and dim % heads:
-        problem, key = f"a {target.name} has heads that divide dim {dim}, not {heads}", "heads"
+        message, key = f"a {target.name} has heads that divide dim {dim}, not {heads}", "heads"
     elif target.head_width == "quotient" and head_dim not in (None, dim // heads):
-        problem = f"a {target.name} has head_dim {dim // heads}, dim {dim} / {heads} heads"
-        problem, key = f"{problem}; this model has {head_dim}", "head_dim"
-    return [recipe.make_issue(f"model.{key}", problem, REMEDY)] if problem else []
+        message = f"a {target.name} has head_dim {dim // heads}, dim {dim} / {heads} heads"
+        message, key = f"{message}; this model has {head_dim}", "head_dim"
+    return [recipe.make_issue(f"model.{key}", message, REMEDY)] if message else []
 
 
 def _plain(options: Mapping[str, Any]) -> str:
@@ -324,9 +324,9 @@ def describe_rope(
         return write_rope_parameters(
             base * resolved.stretch ** (head_dim / max(head_dim - 2, 1))
         ), length
-    given = {**vars(scaling), "factor": resolved.factor, "original": resolved.original}
+    entries = {**vars(scaling), "factor": resolved.factor, "original": resolved.original}
     if scaling.rule == "llama3":
-        given |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+        entries |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
     if scaling.rule == "dynamic":
         length = resolved.original
     if resolved.length is not None and resolved.length > resolved.original:
@@ -336,4 +336,4 @@ def describe_rope(
             scaling.rule,
             resolved.length,
         )
-    return write_rope_parameters(base, scaling.rule, given), length
+    return write_rope_parameters(base, scaling.rule, entries), length

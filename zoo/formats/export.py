@@ -118,13 +118,13 @@ def export_model(
     if options.features:
         _check_features(source, options)
     if options.to in ("hf", "vit") and source.recipe.data.options.get("aspect") == "keep":
-        problem = f"to={options.to} reads images of one size"
-        remedy = "set it to fixed, which crops them to data.size"
-        raise RecipeError(source.recipe.make_issue("data.aspect", problem, remedy))
+        message = f"to={options.to} reads images of one size"
+        hint = "set it to fixed, which crops them to data.size"
+        raise RecipeError(source.recipe.make_issue("data.aspect", message, hint))
     if options.to in OWN_MODELS and source.is_equipped:
         name = experiment.recipe.model.name
-        problem = f"to={options.to} holds models of zoo, and {name} is one of another library"
-        raise RecipeError(source.recipe.make_issue("model.name", problem, source.suggest_others()))
+        message = f"to={options.to} holds models of zoo, and {name} is one of another library"
+        raise RecipeError(source.recipe.make_issue("model.name", message, source.suggest_others()))
 
     require(*list_packages(options))
     if options.push is not None:
@@ -139,7 +139,7 @@ def export_model(
         to=options.to,
         folder=folder,
         files=tuple(
-            sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+            sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         ),
         difference=difference,
         pushed=None if options.push is None else push_folder(folder, options.push),

@@ -50,15 +50,15 @@ def new_folder(folder: Path) -> Iterator[Path]:
             _remove_remnants(outer)
             unfinished.mkdir(parents=True)
         except OSError as error:
-            problem, remedy = error.strerror or str(error), "name another folder"
-            raise RecipeError(ConfigIssue(ARGUMENT, shown, problem, remedy)) from None
+            reason, hint = error.strerror or str(error), "name another folder"
+            raise RecipeError(ConfigIssue(ARGUMENT, shown, reason, hint)) from None
         try:
             with stop_on_signal() as received:
                 yield unfinished
                 unfinished.rename(folder)
         except OSError as error:
-            problem = f"cannot be written, {error.strerror or error}; nothing was kept"
-            raise ZooError(f"{shown}: {problem}") from None
+            reason = f"cannot be written, {error.strerror or error}; nothing was kept"
+            raise ZooError(f"{shown}: {reason}") from None
         finally:
             # a signal may come after the folder got its name
             is_written = not unfinished.exists()

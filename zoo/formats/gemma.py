@@ -110,7 +110,7 @@ class Gemma3Family(Gemma2Family):
 
 
 GEMMA: Mapping[str, object] = {
-    **{key: one for key, one in DECODER.items() if key != "model.logit_softcap"},
+    **{key: value for key, value in DECODER.items() if key != "model.logit_softcap"},
     "model.scale_embeddings": True,
     "model.block.norm_position": "both",
     "model.block.mlp": "geglu_tanh",

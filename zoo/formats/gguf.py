@@ -65,8 +65,8 @@ def read_gguf(file: Path) -> Published:
             raise_if_out_of_memory(error)
         elif type(error).__name__ != "PanicException":
             raise
-        problem = f"its metadata are damaged or lack an entry: {error!r:.120}"
-        raise CheckpointError(escape_text(f"{file}: {problem}")) from None
+        reason = f"its metadata are damaged or lack an entry: {error!r:.120}"
+        raise CheckpointError(escape_text(f"{file}: {reason}")) from None
     architecture = fields["general.architecture"]
     layers = list_tensor_names(architecture, config["num_hidden_layers"]).items()
     return Published(
@@ -77,8 +77,8 @@ def read_gguf(file: Path) -> Published:
         origin="metadata",
         fields=list_fields(architecture),
         names={
-            f"{other}.{part}": f"{own}.{part}"
-            for own, other in layers
+            f"{gguf_name}.{part}": f"{published_name}.{part}"
+            for published_name, gguf_name in layers
             for part in ("weight", "bias")
         },
     )
@@ -93,13 +93,15 @@ def check_architecture(fields: Mapping[str, Any]) -> None:
     kind = fields.get("general.architecture")
     if kind not in ARCHITECTURES:
         if fields.get(f"{kind}.expert_count"):
-            problem = f"{kind!r:.40} is a mixture of experts, which zoo's decoder does not have"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise CheckpointError(f"of architecture {kind!r:.40}; GGUF files are read of {known}")
+            reason = f"{kind!r:.40} is a mixture of experts, which zoo's decoder does not have"
+            raise CheckpointError(f"zoo has no recipe for it: {reason}; {EQUIP}")
+        architectures = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(
+            f"of architecture {kind!r:.40}; GGUF files are read of {architectures}"
+        )
     if (count := fields.get("split.count", 1)) > 1:
-        remedy = "merge them with llama-gguf-split"
-        raise CheckpointError(f"one of {count} files that are one model; {remedy}")
+        hint = "merge them with llama-gguf-split"
+        raise CheckpointError(f"one of {count} files that are one model; {hint}")
 
 
 def read_model(
@@ -133,12 +135,12 @@ def read_model(
     for tensor in tensors:
         if tensor.name not in GGUF_DIVISORS:
             layer, _, part = tensor.name.rpartition(".")
-            other = f"{names.get(layer, layer)}.{part}"
-            if other in weights:
+            full_name = f"{names.get(layer, layer)}.{part}"
+            if full_name in weights:
                 raise CheckpointError(
-                    f"the tensor {other} is there twice, the second as {tensor.name}"
+                    f"the tensor {full_name} is there twice, the second as {tensor.name}"
                 )
-            weights[other] = ARCHITECTURES[name].restore(other, read(tensor), config)
+            weights[full_name] = ARCHITECTURES[name].restore(full_name, read(tensor), config)
     return config | describe_tensors(weights, config["vocab_size"]), weights
 
 
@@ -166,13 +168,13 @@ def _make_reader() -> Any:
     class Reader(GGUFReader):  # type: ignore[misc]
         reads = 0
 
-        def _get(self, offset: int, dtype: Any, count: int = 1, *others: Any, **more: Any) -> Any:
+        def _get(self, offset: int, dtype: Any, count: int = 1, *args: Any, **kwargs: Any) -> Any:
             # the library takes what is there, and goes on for as many entries as the file states
             end = int(offset) + int(count) * np.dtype(dtype).itemsize
             self.reads += 1
             if end > len(self.data) or self.reads > MAX_READS:
                 raise ValueError(f"an entry ends at byte {end:,} of {len(self.data):,}")
-            return super()._get(offset, dtype, count, *others, **more)
+            return super()._get(offset, dtype, count, *args, **kwargs)
 
     return Reader
 
@@ -186,8 +188,8 @@ def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
     model, kind = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     if model != "gpt2" or kind not in before:
         name = escape_text(f"{model}, {kind}")
-        problem = f"the tokenizer ({name}) of the file is not known" if model else "no tokenizer"
-        log.info("%s; the model reads only token ids", problem)
+        message = f"the tokenizer ({name}) of the file is not known" if model else "no tokenizer"
+        log.info("%s; the model reads only token ids", message)
         return None
     pieces, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
@@ -195,6 +197,6 @@ def build_gguf_tokenizer(fields: Mapping[str, Any]) -> str | None:
     steps = [*before[kind], pre_tokenizers.ByteLevel(add_prefix_space=False)]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
-    special = [piece for piece, one in zip(pieces, kinds, strict=True) if one == CONTROL_TOKEN]
+    special = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in special])
     return str(tokenizer.to_str())

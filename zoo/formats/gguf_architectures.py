@@ -64,9 +64,11 @@ class Fields:
         architecture: The name.
     """
 
-    def __init__(self, given: Mapping[str, Any], architecture: str) -> None:
+    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
         self.prefix = f"{architecture}."
-        self.rest = {name: one for name, one in given.items() if name.startswith(self.prefix)}
+        self.rest = {
+            name: value for name, value in metadata.items() if name.startswith(self.prefix)
+        }
 
     def has(self, name: str) -> bool:
         """Return whether a field is there that nobody has taken."""
@@ -137,8 +139,8 @@ class GGUFArchitecture:
             weight: The weight in the file.
             entries: The entries of config.json.
         """
-        if self.pairs_rows and (found := re.search(r"self_attn\.([qk])_proj\.", name)):
-            key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
+        if self.pairs_rows and (projection := re.search(r"self_attn\.([qk])_proj\.", name)):
+            key = "num_attention_heads" if projection[1] == "q" else "num_key_value_heads"
             return split_halves(weight, entries[key])
         return weight - self.norm_shift if name.endswith("norm.weight") else weight
 
@@ -158,29 +160,29 @@ def describe_gguf(
     """
     name = given["general.architecture"]
     fields, architecture = Fields(given, name), ARCHITECTURES[name]
-    for former, other in architecture.renamed:
-        if fields.has(former) and not fields.has(other):
-            fields.rest[fields.prefix + other] = fields.rest.pop(fields.prefix + former)
+    for former, current in architecture.renamed:
+        if fields.has(former) and not fields.has(current):
+            fields.rest[fields.prefix + current] = fields.rest.pop(fields.prefix + former)
     # Files of models without experts may say so.
     for key in ("expert_count", "expert_used_count"):
         if count := fields.take(key, int, 0):
-            problem = f"{fields.prefix}{key} is {count}: a mixture of experts"
-            raise CheckpointError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+            reason = f"{fields.prefix}{key} is {count}: a mixture of experts"
+            raise CheckpointError(f"zoo has no recipe for it: {reason}; {EQUIP}")
 
     if architecture.pairs_rows and fields.take("tensor_data_layout", str, LAYOUT) != LAYOUT:
-        problem = f"{fields.prefix}tensor_data_layout is not {LAYOUT}"
-        raise CheckpointError(f"zoo has no recipe for it: {problem}")
+        reason = f"{fields.prefix}tensor_data_layout is not {LAYOUT}"
+        raise CheckpointError(f"zoo has no recipe for it: {reason}")
     dim, heads = fields.take("embedding_length", int), fields.take("attention.head_count", int)
     depth = fields.take("block_count", int)
     if not 0 < depth <= tensors:
-        problem = f"{fields.prefix}block_count is {depth:,}, but the file has {tensors:,} tensors"
-        raise CheckpointError(problem)
+        reason = f"{fields.prefix}block_count is {depth:,}, but the file has {tensors:,} tensors"
+        raise CheckpointError(reason)
     if heads < 1:
         raise CheckpointError(f"{fields.prefix}attention.head_count is {heads}")
     head_dim = fields.take("attention.key_length", int, dim // heads)
     if (width := fields.take("attention.value_length", int, head_dim)) != head_dim:
-        problem = f"{fields.prefix}attention.value_length is {width}, but keys have {head_dim}"
-        raise CheckpointError(f"zoo has no recipe for it: {problem}")
+        reason = f"{fields.prefix}attention.value_length is {width}, but keys have {head_dim}"
+        raise CheckpointError(f"zoo has no recipe for it: {reason}")
     epsilon, entry = architecture.epsilon
     # The table may have more rows than there are tokens.
     size = len(given.get("tokenizer.ggml.tokens", ()))
@@ -202,8 +204,8 @@ def describe_gguf(
     fraction = entries["rope_parameters"].get("partial_rotary_factor", 1.0)
     if fraction != 1 and not architecture.family.follows_fraction:
         rotating = round(fraction * head_dim)
-        problem = f"{fields.prefix}rope.dimension_count is {rotating}, but heads have {head_dim}"
-        raise CheckpointError(f"zoo has no recipe for it: {problem} channels")
+        reason = f"{fields.prefix}rope.dimension_count is {rotating}, but heads have {head_dim}"
+        raise CheckpointError(f"zoo has no recipe for it: {reason} channels")
     entries |= architecture.describe(fields, entries)
     fields.check_taken()
     return entries
@@ -236,12 +238,15 @@ def read_gguf_rope(
     default_kind = "linear" if fields.has(f"{start}factor") else "none"
     kind = fields.take(f"{start}type", str, default_kind)
     if kind not in KINDS:
-        problem = f"{fields.prefix}{start}type is {kind}; {list_known(KINDS)}"
-        raise CheckpointError(f"zoo has no recipe for it: {problem}")
+        reason = f"{fields.prefix}{start}type is {kind}; {list_known(KINDS)}"
+        raise CheckpointError(f"zoo has no recipe for it: {reason}")
     original = fields.take(f"{start}original_context_length", int, 0) or length
     options: dict[str, Any] = {}
     if "short" in divisors:
-        kind, options = "longrope", {f"{one}_factor": divisors[one] for one in ("short", "long")}
+        kind, options = (
+            "longrope",
+            {f"{limit}_factor": divisors[limit] for limit in ("short", "long")},
+        )
     elif "all" in divisors:
         # Those of llama3, which no length of a text changes.
         both = {"short_factor": divisors["all"], "long_factor": divisors["all"]}
@@ -257,8 +262,8 @@ def read_gguf_rope(
         options["attention_factor"] *= fields.take(f"{start}yarn_attn_factor", float, default)
         for key in ("beta_fast", "beta_slow"):
             options[key] = fields.take(f"{start}yarn_{key}", float, None)
-    found = write_rope_parameters(base, KINDS[kind], options)
-    return found if width == head_dim else {**found, "partial_rotary_factor": width / head_dim}
+    rope = write_rope_parameters(base, KINDS[kind], options)
+    return rope if width == head_dim else {**rope, "partial_rotary_factor": width / head_dim}
 
 
 def take_windows(fields: Fields, depth: int, step: int, default: Any = 0) -> Entries:
@@ -274,11 +279,11 @@ def take_windows(fields: Fields, depth: int, step: int, default: Any = 0) -> Ent
     name = "attention.sliding_window_pattern"
     # A number, or a boolean for each layer.
     if isinstance(fields.rest.get(fields.prefix + name), list):
-        slides = [bool(one) for one in fields.rest.pop(fields.prefix + name)]
+        slides = [bool(flag) for flag in fields.rest.pop(fields.prefix + name)]
     else:
         step = fields.take(name, int, step)
         slides = [step == 0 or (layer + 1) % step != 0 for layer in range(depth)]
-    kinds = [SLIDING if window and one else FULL for one in slides]
+    kinds = [SLIDING if window and is_sliding else FULL for is_sliding in slides]
     return {"sliding_window": window or None, "layer_types": kinds}
 
 
@@ -346,9 +351,9 @@ def describe_smollm3(fields: Fields, entries: Entries) -> Entries:
 def describe_phi3(fields: Fields, entries: Entries) -> Entries:
     """Return the entries of Phi-3, whose layers have the same window, or none."""
     window = fields.take("attention.sliding_window", int, 0)
-    found = {"sliding_window": window or None}
+    config = {"sliding_window": window or None}
     original = entries["rope_parameters"].get(LENGTH_ENTRY)
-    return found if original is None else {**found, LENGTH_ENTRY: original}
+    return config if original is None else {**config, LENGTH_ENTRY: original}
 
 
 ARCHITECTURES: Mapping[str, GGUFArchitecture] = MappingProxyType(
@@ -400,10 +405,10 @@ def list_tensor_names(architecture: str, depth: int) -> dict[str, str]:
         from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
     about = ARCHITECTURES[architecture]
-    (kind,) = (one for one, name in MODEL_ARCH_NAMES.items() if name == architecture)
-    known = get_tensor_name_map(kind, depth)
+    (kind,) = (number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    name_map = get_tensor_name_map(kind, depth)
     # A later one replaces an earlier one: Phi-3 has up_proj only in gate_up_proj.
     layers = [*about.family.block_names.values(), *HEAD_NORMS.values(), *about.layers]
     names = [f"model.layers.{number}.{layer}" for number in range(depth) for layer in layers]
-    found = {known.get_name(name): name for name in [*MODEL_NAMES.values(), *names]}
-    return {own: name for own, name in found.items() if own is not None}
+    names_by_gguf = {name_map.get_name(name): name for name in [*MODEL_NAMES.values(), *names]}
+    return {gguf_name: name for gguf_name, name in names_by_gguf.items() if gguf_name is not None}

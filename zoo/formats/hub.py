@@ -14,8 +14,8 @@ def check_token() -> None:
         from huggingface_hub import get_token
 
     if get_token() is None:
-        problem, remedy = "found no token for the Hub", "run hf auth login, or set HF_TOKEN"
-        raise RecipeError(ConfigIssue(ARGUMENT, "push", problem, remedy))
+        message, hint = "found no token for the Hub", "run hf auth login, or set HF_TOKEN"
+        raise RecipeError(ConfigIssue(ARGUMENT, "push", message, hint))
 
 
 def push_folder(folder: Path, repository: str) -> str:
@@ -33,7 +33,7 @@ def push_folder(folder: Path, repository: str) -> str:
     except Exception as error:
         # of the library, or of what it uploads with
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        problem = f"was written, but not uploaded to {repository}: {cause}"
-        remedy = f"try again: hf upload {repository} {folder}"
-        raise ZooError(f"{folder} {problem}; {remedy}") from None
+        message = f"was written, but not uploaded to {repository}: {cause}"
+        hint = f"try again: hf upload {repository} {folder}"
+        raise ZooError(f"{folder} {message}; {hint}") from None
     return str(address)

@@ -43,9 +43,9 @@ def build_model(metadata: Mapping[str, Any]) -> nn.Module:
     """Build the model of a configuration, with initial weights. Raises CheckpointError."""
     if had_linear_attention(metadata.get("recipe", {})):
         # transformers reads the weights itself, by names that are those of a mixer now
-        problem = "written by zoo 0.3, which named the weights of linear attention otherwise"
+        reason = "written by zoo 0.3, which named the weights of linear attention otherwise"
         hint = "write the folder anew: zoo export FOLDER NEW_FOLDER to=hf"
-        raise CheckpointError(f"{CONFIG}: {problem}; {hint}")
+        raise CheckpointError(f"{CONFIG}: {reason}; {hint}")
     return build_stored_model(metadata, CONFIG)
 
 
@@ -87,8 +87,8 @@ class PixelReader:
                     raise DataError(f"picture {number}: {error}") from None
             batches = [*self.data.read_files(paths, self.spec)]
         for batch in batches:
-            for path, problem in batch.errors.items():
-                raise DataError(f"picture {path.stem}: {problem}")
+            for path, message in batch.errors.items():
+                raise DataError(f"picture {path.stem}: {message}")
         return torch.cat([batch.batch for batch in batches])
 
 
@@ -124,8 +124,8 @@ def choose_class(source: ExportSource) -> HeadClass:
             return HeadClass("AutoModelForMaskedLM", "fill-mask")
         return HeadClass("AutoModelForCausalLM", "text-generation")
     if type(spec) is not ImageSpec:
-        problem = f"models of {spec.noun} have no class in transformers that zoo writes"
-        raise RecipeError(source.recipe.make_issue("data.name", problem, "use to=safetensors"))
+        message = f"models of {spec.noun} have no class in transformers that zoo writes"
+        raise RecipeError(source.recipe.make_issue("data.name", message, "use to=safetensors"))
     return HeadClass("AutoModelForImageClassification", "image-classification")
 
 

@@ -59,14 +59,14 @@ class HybridFamily(DecoderFamily):
         kinds = self.read_kinds(self.list_default_kinds())
         for kind in (FULL, self.mixer_kind):
             if kind not in kinds:
-                problem = f"layer_types has no {kind}, by its entries or by default"
-                raise EntryError(f"zoo has no recipe for it: {problem}")
+                reason = f"layer_types has no {kind}, by its entries or by default"
+                raise EntryError(f"zoo has no recipe for it: {reason}")
         for number, kind in enumerate(kinds):
             name = f"{LAYER.format(number)}{self.mixer_start}{self.mark}"
             if (name in self.pool.rest) != (kind == self.mixer_kind):
-                found = "has" if name in self.pool.rest else "has no"
-                problem = f"layer {number} is {kind} by layer_types or its default"
-                raise EntryError(f"{problem}, but the file {found} {self.pool.name(name)}")
+                has_or_not = "has" if name in self.pool.rest else "has no"
+                reason = f"layer {number} is {kind} by layer_types or its default"
+                raise EntryError(f"{reason}, but the file {has_or_not} {self.pool.name(name)}")
         return kinds
 
     @cached_property
@@ -92,14 +92,16 @@ class HybridFamily(DecoderFamily):
         names = super().name_block(number)
         if self.layer_kinds[number] == FULL:
             return names
-        return {own: other for own, other in names.items() if not own.startswith("attn.")}
+        return {
+            name: published for name, published in names.items() if not name.startswith("attn.")
+        }
 
     def rename(self, heads: int) -> None:
         super().rename(heads)
         for number in self.list_mixers():
-            for own, other in self.mixer_names.items():
-                name = f"{LAYER.format(number)}{self.mixer_start}{other}"
-                self.pool.take(name, f"blocks.{number}.{MIXER}.{own}")
+            for layer_name, published in self.mixer_names.items():
+                name = f"{LAYER.format(number)}{self.mixer_start}{published}"
+                self.pool.take(name, f"blocks.{number}.{MIXER}.{layer_name}")
 
     def list_mixers(self) -> list[int]:
         """Return the numbers of the layers that have a mixer."""
@@ -148,8 +150,8 @@ class DeltaFamily(HybridFamily):
             name = f"{self.pool.name(convolution)} {list(shape)}"
             raise EntryError(f"{shown} need {rows} rows with the values, but {name} has others")
         if value_heads % heads:
-            problem = f"{value_heads} heads of values (linear_num_value_heads) are no multiple"
-            raise EntryError(f"zoo has no recipe for it: {problem} of {heads} ({shown})")
+            reason = f"{value_heads} heads of values (linear_num_value_heads) are no multiple"
+            raise EntryError(f"zoo has no recipe for it: {reason} of {heads} ({shown})")
         return {
             "name": "gated_delta",
             "heads": heads,
@@ -215,17 +217,17 @@ class Qwen3NextFamily(DeltaFamily):
         dense = config.get("mlp_only_layers") or ()
         sparse = [n for n in range(depth) if experts and (n + 1) % step == 0 and n not in dense]
         if sparse:
-            problem = f"num_experts is {experts}, of layers {', '.join(map(str, sparse[:8]))} by"
-            problem = f"{problem} mlp_only_layers and decoder_sparse_step; zoo has no experts"
-            raise EntryError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+            reason = f"num_experts is {experts}, of layers {', '.join(map(str, sparse[:8]))} by"
+            reason = f"{reason} mlp_only_layers and decoder_sparse_step; zoo has no experts"
+            raise EntryError(f"zoo has no recipe for it: {reason}; {EQUIP}")
 
     def _split_gate(self, start: str) -> None:
         """Split queries and gates, which take turns by head."""
         name, heads = f"{start}q_proj.weight", self.config["num_attention_heads"]
         rows = self.pool.shape(name, 2)[0]
         if rows % (2 * heads):
-            problem = f"{self.pool.name(name)} has {rows} rows, not queries and gates of {heads}"
-            raise EntryError(f"{problem} heads (num_attention_heads)")
+            message = f"{self.pool.name(name)} has {rows} rows, not queries and gates of {heads}"
+            raise EntryError(f"{message} heads (num_attention_heads)")
         # [heads, query or gate, K, D]
         weight = self.pool.rest[name].unflatten(0, (heads, 2, -1))
         parts = {name: weight[:, 0].flatten(0, 1)}
@@ -242,10 +244,10 @@ class Qwen3NextFamily(DeltaFamily):
     def describe_rope(self, found: dict[str, Any]) -> dict[str, Any]:
         """Return the encoding `rope` with these rotary entries."""
         if found.get("partial_rotary_factor", 1) is None:
-            problem = (
+            message = (
                 "rope_parameters has partial_rotary_factor null, with which it has no rotation"
             )
-            raise EntryError(f"{problem}; write a number, or leave it out for 0.25")
+            raise EntryError(f"{message}; write a number, or leave it out for 0.25")
         return super().describe_rope(found)
 
     def describe_mixer(self) -> dict[str, Any]:
@@ -332,13 +334,15 @@ class OlmoHybridFamily(DeltaFamily):
         for number, kind in enumerate(self.layer_kinds):
             start = LAYER.format(number)
             # transformers loads a norm under either name, and saves all under the first
-            for own, other in self.norms.items():
-                former = f"{start}{BLOCK_NAMES[own]}.weight"
-                if former in pool.rest and f"{start}{other}.weight" not in pool.rest:
-                    pool.rename(former, f"{start}{other}.weight")
+            for norm, published in self.norms.items():
+                former = f"{start}{BLOCK_NAMES[norm]}.weight"
+                if former in pool.rest and f"{start}{published}.weight" not in pool.rest:
+                    pool.rename(former, f"{start}{published}.weight")
             joined = f"{start}{self.mixer_start}conv1d.weight"
             if kind != FULL and joined not in pool.rest:
-                parts = [f"{start}{self.mixer_start}{one}_conv1d.weight" for one in "qkv"]
+                parts = [
+                    f"{start}{self.mixer_start}{projection}_conv1d.weight" for projection in "qkv"
+                ]
                 pool.join_rest(joined, parts)
         return super().describe()
 
@@ -422,9 +426,9 @@ class Lfm2Family(HybridFamily):
     def __init__(
         self, config: Mapping[str, Any], pool: Pool, vocabulary: Vocabulary | None
     ) -> None:
-        renamed = {self.former[key]: one for key, one in config.items() if key in self.former}
-        rest = {key: one for key, one in config.items() if key not in self.former}
-        super().__init__({**rest, **renamed}, pool, vocabulary)
+        renamed = {self.former[key]: value for key, value in config.items() if key in self.former}
+        unchanged = {key: value for key, value in config.items() if key not in self.former}
+        super().__init__({**unchanged, **renamed}, pool, vocabulary)
 
     def describe(self) -> tuple[dict[str, Any], DataSpec]:
         self.require(conv_bias=False)

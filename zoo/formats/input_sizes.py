@@ -168,8 +168,8 @@ def make_sizes(spec: DataSpec, model: nn.Module) -> InputSizes[Any]:
     for kind, sizes in SIZES.items():
         if isinstance(spec, kind):
             return sizes(spec, model)
-    problem = f"graphs read images, texts and points, and this model reads {spec.noun}"
-    raise OptionError("data.name", problem)
+    message = f"graphs read images, texts and points, and this model reads {spec.noun}"
+    raise OptionError("data.name", message)
 
 
 def find_max_length(model: nn.Module, spec: TokenSpec) -> int | None:

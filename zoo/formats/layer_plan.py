@@ -19,14 +19,16 @@ def describe_layers(layers: Layers) -> dict[str, Any]:
     """
     types = dict(layers)
     attending = [options for options in types.values() if "mixer" not in options]
-    last = attending[-1]
-    differing = [key for key in last if any(one[key] != last[key] for one in attending)]
-    shared = {key: value for key, value in last.items() if key not in differing}
+    last_layer = attending[-1]
+    differing = [
+        key for key in last_layer if any(layer[key] != last_layer[key] for layer in attending)
+    ]
+    shared = {key: value for key, value in last_layer.items() if key not in differing}
     model = {key: value for key, value in shared.items() if value is not None}
     if len(attending) == len(types) and not differing:
         return model
     if "encoding" in differing:
-        model["encoding"] = last["encoding"]
+        model["encoding"] = last_layer["encoding"]
     model["layer_types"] = {
         name: {**options} if "mixer" in options else {key: options[key] for key in differing}
         for name, options in types.items()

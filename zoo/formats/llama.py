@@ -212,14 +212,14 @@ class DecoderFamily(PublishedFamily):
         kinds = default if stated is None else stated
         for kind in dict.fromkeys(kinds):
             if kind not in self.kinds:
-                problem = f"layer_types has {kind}; zoo has {', '.join(self.kinds)}"
-                raise EntryError(f"zoo has no recipe for it: {problem}; {EQUIP}")
+                message = f"layer_types has {kind}; zoo has {', '.join(self.kinds)}"
+                raise EntryError(f"zoo has no recipe for it: {message}; {EQUIP}")
         if len(kinds) != len(default):
-            problem = f"layer_types names {len(kinds)} layers of {len(default)}"
-            raise EntryError(problem)
+            message = f"layer_types names {len(kinds)} layers of {len(default)}"
+            raise EntryError(message)
         if SLIDING in kinds and not self.read_window():
-            problem = f"layer_types has {SLIDING}, but there is no sliding_window"
-            raise EntryError(problem)
+            message = f"layer_types has {SLIDING}, but there is no sliding_window"
+            raise EntryError(message)
         return [*kinds]
 
     def read_window_step(self, default: int) -> int:
@@ -231,8 +231,8 @@ class DecoderFamily(PublishedFamily):
         step: int = self.config.get("sliding_window_pattern", default)
         written = self.config.get("_sliding_window_pattern", step)
         if written != step and not self.config.get("layer_types"):
-            problem = f"_sliding_window_pattern is {written}, which transformers does not read"
-            raise EntryError(f"{problem}; call it sliding_window_pattern, or name layer_types")
+            message = f"_sliding_window_pattern is {written}, which transformers does not read"
+            raise EntryError(f"{message}; call it sliding_window_pattern, or name layer_types")
         return step
 
     def require_window_switch(self, kinds: Sequence[str]) -> None:
@@ -254,8 +254,8 @@ class DecoderFamily(PublishedFamily):
         entries = self.config.get("rope_parameters") or {}
         lost = {key: value for key, value in entries.items() if former.get(key) != value}
         if former and lost:
-            problem = f"rope_scaling replaces rope_parameters, which has {lost!r:.60} in addition"
-            raise EntryError(f"{problem}; keep one of them")
+            message = f"rope_scaling replaces rope_parameters, which has {lost!r:.60} in addition"
+            raise EntryError(f"{message}; keep one of them")
         return self.complete_rope({**(former or entries)}, self.config.get("rope_theta"))
 
     def list_rope_of(self, kind: str, base: float | None) -> dict[str, Any]:
@@ -267,11 +267,11 @@ class DecoderFamily(PublishedFamily):
         """
         by_kind = self.config.get("rope_parameters") or {}
         if unknown := [key for key in by_kind if key not in KINDS]:
-            problem = f"rope_parameters has {', '.join(unknown)} in place of types of layers"
-            raise EntryError(f"zoo has no recipe for it: {problem}")
-        own = by_kind.get(kind) or {"rope_type": "default"}
+            reason = f"rope_parameters has {', '.join(unknown)} in place of types of layers"
+            raise EntryError(f"zoo has no recipe for it: {reason}")
+        parameters = by_kind.get(kind) or {"rope_type": "default"}
         former = self.config.get("rope_scaling") or {}
-        return self.complete_rope({**own, **(former if kind == FULL else {})}, base)
+        return self.complete_rope({**parameters, **(former if kind == FULL else {})}, base)
 
     def complete_rope(self, found: dict[str, Any], base: float | None) -> dict[str, Any]:
         """Add to rotary entries what the configuration says elsewhere, or nowhere.
@@ -282,8 +282,8 @@ class DecoderFamily(PublishedFamily):
         """
         config, former = self.config, found.get("type")
         if former is not None and found.get("rope_type", former) != former:
-            problem = f"the rotation has type={former} and rope_type={found['rope_type']}"
-            raise EntryError(f"{problem}, of which transformers reads rope_type; keep one of them")
+            message = f"the rotation has type={former} and rope_type={found['rope_type']}"
+            raise EntryError(f"{message}, of which transformers reads rope_type; keep one of them")
         found["rope_theta"] = found.get("rope_theta") or base or self.default_base
         # transformers prefers the entry of the configuration to that of its part.
         if "original" in ENTRIES.get(read_kind(found), {}) and LENGTH_ENTRY in config:
@@ -304,13 +304,15 @@ class DecoderFamily(PublishedFamily):
             return {"name": "rope", **options, "rotary_fraction": self.fraction}
         # The code of these families follows it in rules only, and rotates whole heads.
         if kind not in ("default", "proportional") and fraction not in (None, 1):
-            problem = f"partial_rotary_factor is {fraction}, but {kind} rotates whole heads"
-            raise EntryError(f"zoo has no recipe for it: {problem}")
+            reason = f"partial_rotary_factor is {fraction}, but {kind} rotates whole heads"
+            raise EntryError(f"zoo has no recipe for it: {reason}")
         return {"name": "rope", **options}
 
     def rename(self, heads: int) -> None:
         depth, pool = self.config["num_hidden_layers"], self.pool
-        model = {own: other for own, other in self.model_names.items() if own != "lm_head"}
+        model = {
+            name: published for name, published in self.model_names.items() if name != "lm_head"
+        }
         model |= {} if self.tied else {"lm_head": self.model_names["lm_head"]}
         blocks = [self.name_block(number) for number in range(depth)]
         pool.take_layers(model, blocks, LAYER, self.layers_with_bias)
@@ -364,10 +366,10 @@ class Qwen2Family(DecoderFamily):
     def list_kinds(self) -> list[str]:
         """Return the type of each layer, as transformers calls it."""
         config, depth = self.config, self.config["num_hidden_layers"]
-        first = config.get("max_window_layers", 28)
+        first_sliding = config.get("max_window_layers", 28)
         if not (config.get("use_sliding_window", False) and self.read_window()):
-            first = depth
-        kinds = self.read_kinds([SLIDING if n >= first else FULL for n in range(depth)])
+            first_sliding = depth
+        kinds = self.read_kinds([SLIDING if n >= first_sliding else FULL for n in range(depth)])
         self.require_window_switch(kinds)
         return kinds
 

@@ -139,7 +139,7 @@ def write_card(
         results = _read_record(run / "end.json", _read_results, results)
     environment = run / "environment.json"
     encodings = recipe.encodings
-    text = recipe.yaml().strip()
+    recipe_yaml = recipe.yaml().strip()
     # JSON's strings are Python's, too; names and prompts may hold quotes and newlines
     values = {
         "path": json.dumps(recipe.name, ensure_ascii=False),
@@ -164,11 +164,11 @@ def write_card(
         use=use,
         requirement=requirement,
         results=_format_results(source, results),
-        text=text,
+        text=recipe_yaml,
         command=_read_record(environment, _format_command, "zoo fit recipe.yaml"),
         licence=NO_LICENCE if licence is None else disarm_markdown(licence),
         # longer than any in the recipe
-        fence=max(["``", *re.findall("`+", text)], key=len) + "`",
+        fence=max(["``", *re.findall("`+", recipe_yaml)], key=len) + "`",
         environment=_read_record(environment, _format_environment, "It is not recorded."),
         citation="\n\n".join(_list_citations(encodings)) or "% none",
     )
@@ -203,13 +203,15 @@ def _choose_call(source: ExportSource) -> str:
     return "model = task.model"
 
 
-def _read_results(found: Mapping[str, Any]) -> Results:
-    metrics = {key: float(one) for key, one in found["metrics"].items() if one is not None}
-    baselines = {
-        key: {str(name): float(value) for name, value in own.items()}
-        for key, own in found.get("baselines", {}).items()
+def _read_results(evaluation: Mapping[str, Any]) -> Results:
+    metrics = {
+        key: float(value) for key, value in evaluation["metrics"].items() if value is not None
     }
-    return Results(metrics, baselines, int(found.get("count", 0)))
+    baselines = {
+        key: {str(name): float(value) for name, value in values.items()}
+        for key, values in evaluation.get("baselines", {}).items()
+    }
+    return Results(metrics, baselines, int(evaluation.get("count", 0)))
 
 
 def _format_results(source: ExportSource, results: Results) -> str:
@@ -223,14 +225,14 @@ def _format_results(source: ExportSource, results: Results) -> str:
         if is_independent and results.count and key.rpartition("/")[2] in ("accuracy", "top5"):
             low, high = compute_wilson_interval(value, results.count)
             interval, has_interval = f"{low:.4f} to {high:.4f}", True
-        own = results.baselines.get(key, {})
-        name = find_best_baseline(key, own)
-        baseline = f"{own[name]:.4f} ({disarm_markdown(name)})" if name else ""
+        baselines = results.baselines.get(key, {})
+        name = find_best_baseline(key, baselines)
+        baseline = f"{baselines[name]:.4f} ({disarm_markdown(name)})" if name else ""
         rows.append([disarm_markdown(key), f"{value:.4f}", interval, baseline])
     heads = ["metric", "value", "95 % interval", "best baseline"]
-    kept = [n for n in range(4) if n < 2 or any(row[n] for row in rows)]
+    columns = [n for n in range(4) if n < 2 or any(row[n] for row in rows)]
     table = format_markdown(
-        [heads[n] for n in kept], [[row[n] for n in kept] for row in rows], text=("metric",)
+        [heads[n] for n in columns], [[row[n] for n in columns] for row in rows], text=("metric",)
     )
     lines = [f"On test data of `{source.recipe.data.name}`, of one run:", "", table]
     if has_interval:
@@ -252,12 +254,12 @@ def compute_wilson_interval(share: float, count: int) -> tuple[float, float]:
     return (centre - half) / scale, (centre + half) / scale
 
 
-def _format_command(found: Mapping[str, Any]) -> str:
-    words = [str(word) for word in found["command"]]
+def _format_command(environment: Mapping[str, Any]) -> str:
+    arguments = [str(word) for word in environment["command"]]
     # the program itself lies elsewhere on other machines; Python programs have no such command
-    if Path(words[0]).name not in ("zoo", "__main__.py"):
+    if Path(arguments[0]).name not in ("zoo", "__main__.py"):
         return "zoo fit recipe.yaml"
-    return disarm_markdown(shlex.join(["zoo", *words[1:]]))
+    return disarm_markdown(shlex.join(["zoo", *arguments[1:]]))
 
 
 def _format_front_matter(
@@ -289,11 +291,14 @@ def _format_front_matter(
     return str(data.to_yaml())
 
 
-def _format_environment(found: Mapping[str, Any]) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    devices = ", ".join(found["devices"]["cuda"]) or found["devices"]["processor"]
-    lines = [f"zoo {found['zoo']}, {packages}", f"Python {found['python']}, {found['platform']}"]
-    lines += [f"devices: {devices}", str(found["started"])]
+def _format_environment(environment: Mapping[str, Any]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    devices = ", ".join(environment["devices"]["cuda"]) or environment["devices"]["processor"]
+    lines = [
+        f"zoo {environment['zoo']}, {packages}",
+        f"Python {environment['python']}, {environment['platform']}",
+    ]
+    lines += [f"devices: {devices}", str(environment["started"])]
     return "\n".join(f"- {disarm_markdown(line)}" for line in lines)
 
 

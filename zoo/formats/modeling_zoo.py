@@ -118,9 +118,9 @@ class ZooModel(PreTrainedModel):  # type: ignore[misc]
         """Check tokens [B, N], of which some are unknown. Raises ValueError."""
         if bool(is_unknown.any()):
             number = int(input_ids[is_unknown][0])
-            problem = f"token {number} is not in the vocabulary of the model"
-            remedy = "begin the text with one that is (of lm-eval: prefix_token_id=0)"
-            raise ValueError(f"{problem}; {remedy}, or mask it as padding")
+            message = f"token {number} is not in the vocabulary of the model"
+            hint = "begin the text with one that is (of lm-eval: prefix_token_id=0)"
+            raise ValueError(f"{message}; {hint}, or mask it as padding")
 
 
 def mark_padding(
@@ -155,7 +155,7 @@ def make_output(
     labels: Tensor | None,
     num_items_in_batch: Tensor | int | None,
     return_dict: bool | None,
-    **others: Any,
+    **fields: Any,
 ) -> Any:
     """Return an output of transformers, or a tuple.
 
@@ -165,7 +165,7 @@ def make_output(
         labels: Classes [B] or tokens [B, N]; -100 counts for nothing. None: no loss is computed.
         num_items_in_batch: What the sum of losses is divided by; the number of labels if None.
         return_dict: False for a tuple.
-        others: Further fields of the output.
+        fields: Further fields of the output.
     """
     loss = None
     if labels is not None:
@@ -174,7 +174,7 @@ def make_output(
         loss = F.cross_entropy(scores, targets, reduction=reduction)
         if num_items_in_batch is not None:
             loss = loss / num_items_in_batch
-    result = output(loss=loss, logits=logits, **others)
+    result = output(loss=loss, logits=logits, **fields)
     return result.to_tuple() if return_dict is False else result
 
 
@@ -189,8 +189,8 @@ class ZooForCausalLM(ZooModel, GenerationMixin):  # type: ignore[misc]
         """Refuse modes of `generate` that take tokens back. Raises ValueError."""
         for mode, options in CROPPING.items():
             if generation_mode == mode:
-                problem = "takes tokens back, which a cache of zoo cannot"
-                raise ValueError(f"{mode.replace('_', ' ')} {problem}; leave out {options}")
+                reason = "takes tokens back, which a cache of zoo cannot"
+                raise ValueError(f"{mode.replace('_', ' ')} {reason}; leave out {options}")
         super()._validate_generation_mode(generation_mode, *args, **kwargs)
 
     def prepare_inputs_for_generation(

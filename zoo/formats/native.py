@@ -82,29 +82,29 @@ def check_recipe(
     is_image = type(spec) is ImageSpec
     if not (is_image if target == "vit" else is_text):
         reads = "a vision transformer of images" if target == "vit" else "a decoder of text"
-        problem = f"{recipe.model.name} is no {target}, which is {reads}"
-        raise RecipeError(recipe.make_issue("model.name", problem, REMEDY))
+        message = f"{recipe.model.name} is no {target}, which is {reads}"
+        raise RecipeError(recipe.make_issue("model.name", message, REMEDY))
 
     issues = [*others]
-    given = flatten_options(recipe)
+    options = flatten_options(recipe)
     for key, right in required.items():
-        if given[key] != right:
-            problem = (
-                f"a {target} has {format_option(right)}, this model {format_option(given[key])}"
+        if options[key] != right:
+            message = (
+                f"a {target} has {format_option(right)}, this model {format_option(options[key])}"
             )
-            issues.append(recipe.make_issue(key, problem, REMEDY))
+            issues.append(recipe.make_issue(key, message, REMEDY))
     block = recipe.model.options["block"]
     if required.get("model.block.qk_norm") and (block.qk_norm_eps or 1e-6) != block.norm_eps:
-        problem = f"a {target} has the epsilon of its other norms, {block.norm_eps}"
-        issues.append(recipe.make_issue("model.block.qk_norm_eps", problem, REMEDY))
+        message = f"a {target} has the epsilon of its other norms, {block.norm_eps}"
+        issues.append(recipe.make_issue("model.block.qk_norm_eps", message, REMEDY))
     # A decoder's encodings are those of its layers.
     choices = recipe.model.options["encoding"] if target == "vit" else ()
     for number, choice in enumerate(choices):
         for key, right in ENCODING_OPTIONS.get(choice.name, {}).items():
             if choice.options.get(key, right) not in (right, None):
                 shown = f"{format_option(right)}, got {format_option(choice.options[key])}"
-                problem = f"a {target} has {shown}"
-                issues.append(recipe.make_issue(f"model.encoding.{number}.{key}", problem, REMEDY))
+                message = f"a {target} has {shown}"
+                issues.append(recipe.make_issue(f"model.encoding.{number}.{key}", message, REMEDY))
     if issues:
         raise RecipeError(*issues)
 
@@ -112,10 +112,10 @@ def check_recipe(
 def flatten_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options of a model by their keys, encodings as a list of names."""
     options = recipe.model.options
-    given = {f"model.{key}": value for key, value in options.items()}
-    given |= {f"model.block.{key}": value for key, value in asdict(options["block"]).items()}
-    given["model.encoding"] = [choice.name for choice in options["encoding"]]
-    return given
+    flat = {f"model.{key}": value for key, value in options.items()}
+    flat |= {f"model.block.{key}": value for key, value in asdict(options["block"]).items()}
+    flat["model.encoding"] = [choice.name for choice in options["encoding"]]
+    return flat
 
 
 def format_option(value: object) -> str:
@@ -160,12 +160,12 @@ def rename_layers(
     names = dict(model)
     for number in range(depth):
         start = prefix.format(number)
-        names |= {f"blocks.{number}.{own}": start + other for own, other in block.items()}
+        names |= {f"blocks.{number}.{name}": start + published for name, published in block.items()}
     return {
-        f"{other}.{kind}": weights[f"{own}.{kind}"]
-        for own, other in names.items()
+        f"{published}.{kind}": weights[f"{name}.{kind}"]
+        for name, published in names.items()
         for kind in ("weight", "bias")
-        if f"{own}.{kind}" in weights
+        if f"{name}.{kind}" in weights
     }
 
 

@@ -47,11 +47,13 @@ def measure_difference(actual: Outputs, expected: Outputs) -> float:
 
     It is infinite between outputs of different shapes.
     """
-    actual, expected = ([one] if isinstance(one, Tensor) else one for one in (actual, expected))
+    actual, expected = (
+        [output] if isinstance(output, Tensor) else output for output in (actual, expected)
+    )
     pairs = [*zip(actual, expected, strict=True)]
-    if any(one.shape != other.shape for one, other in pairs):
+    if any(left.shape != right.shape for left, right in pairs):
         return math.inf
-    return max(float(((one - other).abs() / (1 + other.abs())).max()) for one, other in pairs)
+    return max(float(((left - right).abs() / (1 + right.abs())).max()) for left, right in pairs)
 
 
 def copy_to_float64(model: nn.Module) -> nn.Module:

@@ -42,8 +42,8 @@ class Phi3Family(DecoderFamily):
         """
         rows, count = self.pool.shape(f"{start}{name}.weight", 2)[0], len(parts) - bool(first)
         if rows <= first or (rows - first) % count:
-            own = self.pool.name(f"{start}{name}.weight")
-            raise CheckpointError(f"{own} has {rows} rows, which are not {join_words(parts)}")
+            full_name = self.pool.name(f"{start}{name}.weight")
+            raise CheckpointError(f"{full_name} has {rows} rows, which are not {join_words(parts)}")
         packed = self.pool.rest[f"{start}{name}.weight"]
         size = (len(packed) - first) // count
         sizes = [*([first] if first else []), *[size] * count]
@@ -62,10 +62,10 @@ class Phi3Family(DecoderFamily):
 
     def list_rope(self) -> dict[str, Any]:
         """Return the rotary entries of the configuration, as transformers standardises them."""
-        found = super().list_rope()
+        rope = super().list_rope()
         # yarn is a former name here.
-        if read_kind(found) == "yarn":
-            found["rope_type"] = "longrope"
-        if "original" in ENTRIES.get(read_kind(found), {}):
-            found[LENGTH_ENTRY] = self.config.get(LENGTH_ENTRY, ORIGINAL_LENGTH)
-        return found
+        if read_kind(rope) == "yarn":
+            rope["rope_type"] = "longrope"
+        if "original" in ENTRIES.get(read_kind(rope), {}):
+            rope[LENGTH_ENTRY] = self.config.get(LENGTH_ENTRY, ORIGINAL_LENGTH)
+        return rope

@@ -168,11 +168,11 @@ class Pool:
         layers = [("", "", model)]
         layers += [(prefix.format(n), f"blocks.{n}.", block) for n, block in enumerate(blocks)]
         for other_start, own_start, names in layers:
-            for own, other in names.items():
-                source, target = other_start + other, own_start + own
+            for name, published in names.items():
+                source, target = other_start + published, own_start + name
                 self.take(f"{source}.weight", f"{target}.weight")
                 is_there = f"{source}.bias" in self.rest
-                if is_there if biased is None else own in biased:
+                if is_there if biased is None else name in biased:
                     self.take(f"{source}.bias", f"{target}.bias")
 
     def change(self, pattern: str, change: Change) -> None:
@@ -186,8 +186,8 @@ class Pool:
             return change(weight)
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             cause = (str(error).splitlines() or [type(error).__name__])[0][:120]
-            problem = f"{name} {list(weight.shape)} does not have the shape of its configuration"
-            raise CheckpointError(f"{problem}: {cause}") from None
+            message = f"{name} {list(weight.shape)} does not have the shape of its configuration"
+            raise CheckpointError(f"{message}: {cause}") from None
 
     def drop(self, pattern: str) -> None:
         """Drop weights that a model of zoo has no use for."""
@@ -204,11 +204,11 @@ class Pool:
         """Return the shape of a weight. Raises CheckpointError if there is none of that rank."""
         if name not in self.rest:
             raise CheckpointError(f"missing: {self.name(name)}")
-        found = tuple(self.rest[name].shape)
-        if rank not in (None, len(found)):
-            problem = f"{self.name(name)} has {len(found)} dimensions, not {rank}"
-            raise CheckpointError(f"wrong number of dimensions: {problem}")
-        return found
+        sizes = tuple(self.rest[name].shape)
+        if rank not in (None, len(sizes)):
+            reason = f"{self.name(name)} has {len(sizes)} dimensions, not {rank}"
+            raise CheckpointError(f"wrong number of dimensions: {reason}")
+        return sizes
 
 
 class Configuration(Mapping[str, Any]):
@@ -381,16 +381,16 @@ class PublishedFamily(ABC):
             CheckpointError: With all entries that nobody reads: they may change what is computed.
         """
         self.require(**EXPECTED)
-        known = self.config.read | IGNORED | self.ignored
+        recognized = self.config.read | IGNORED | self.ignored
         unread = [
             f"{key}={value!r:.60}"
             for key, value in self.config.entries.items()
-            if key not in known and value is not None
+            if key not in recognized and value is not None
         ]
         if unread:
-            remedy = "delete what changes nothing of what the model computes"
-            problem = f"{', '.join(sorted(unread))} is not read"
-            raise EntryError(f"zoo has no recipe for it: {problem}; {remedy}")
+            hint = "delete what changes nothing of what the model computes"
+            reason = f"{', '.join(sorted(unread))} is not read"
+            raise EntryError(f"zoo has no recipe for it: {reason}; {hint}")
 
     def read_size(self, entry: str, name: str, axis: int, per: int = 1) -> int:
         """Return a size by a tensor that has it.
@@ -408,10 +408,10 @@ class PublishedFamily(ABC):
         name = self.pool.name(name)
         if axis >= len(shape):
             raise CheckpointError(f"wrong number of dimensions: {name} {list(shape)}")
-        size, rest = divmod(shape[axis], per)
-        if rest:
-            problem = f"{name} {list(shape)} cannot be cut into units of {per} for {entry}"
-            raise EntryError(problem)
+        size, remainder = divmod(shape[axis], per)
+        if remainder:
+            message = f"{name} {list(shape)} cannot be cut into units of {per} for {entry}"
+            raise EntryError(message)
         if stated not in (None, size):
             raise EntryError(f"{entry} is {stated!r:.20}, but {name} {list(shape)} has {size}")
         self.sizes[entry] = size
@@ -432,11 +432,13 @@ class PublishedFamily(ABC):
         names = [name for name in self.pool.rest if re.fullmatch(pattern, name)]
         if bool(names) == bool(default if stated is None else stated):
             return bool(names)
-        found = self.pool.name(names[0]) if names else "no such tensor"
+        tensor_name = self.pool.name(names[0]) if names else "no such tensor"
         shown = f"{entry} is {stated}" if stated is not None else f"no {entry} means {default}"
         right = "true" if names else "false"
-        problem = f"{shown}, but the file has {found}; set {entry} to {right} if the file is right"
-        raise EntryError(problem)
+        message = (
+            f"{shown}, but the file has {tensor_name}; set {entry} to {right} if the file is right"
+        )
+        raise EntryError(message)
 
     def read_tied(self) -> bool:
         """Return whether the table predicts, by the tensors, as transformers loads them.
@@ -447,16 +449,16 @@ class PublishedFamily(ABC):
         Raises:
             EntryError: There is no head, and `tie_word_embeddings` is false.
         """
-        rest, stated = self.pool.rest, self.config.get("tie_word_embeddings")
+        unread, stated = self.pool.rest, self.config.get("tie_word_embeddings")
         table_name, head_name = self.pool.name(self.table), self.pool.name(self.head)
         is_tied = self.ties if stated is None else bool(stated)
-        table, head = rest.get(self.table), rest.get(self.head)
+        table, head = unread.get(self.table), unread.get(self.head)
         if head is None:
             if not is_tied:
                 shown = "false" if stated is not None else "not there, which means false"
-                problem = f"tie_word_embeddings is {shown}, but the file has no {head_name}"
-                remedy = f"set it to true if {table_name} predicts, or add the tensor"
-                raise EntryError(f"{problem}; {remedy}")
+                message = f"tie_word_embeddings is {shown}, but the file has no {head_name}"
+                hint = f"set it to true if {table_name} predicts, or add the tensor"
+                raise EntryError(f"{message}; {hint}")
             return True
         if not is_tied:
             return False
@@ -478,8 +480,8 @@ class PublishedFamily(ABC):
         self.vocabulary = self.vocabulary or TokenCount(rows)
         count = len(self.vocabulary)
         if count > rows:
-            problem = f"{TOKENIZER} has {count} tokens, {table} {rows} rows"
-            raise CheckpointError(problem)
+            message = f"{TOKENIZER} has {count} tokens, {table} {rows} rows"
+            raise CheckpointError(message)
         if count < rows:
             log.info("left out: the last %d rows of %s, past %s", rows - count, table, TOKENIZER)
         data = {
@@ -534,7 +536,7 @@ def split_qkv(pool: Pool) -> None:
     for name in [name for name in pool.taken if ".attn.qkv." in name]:
         weight = pool.taken[name]
         if len(weight) % 3:
-            problem = f"{list(weight.shape)} is not three projections in one"
-            raise CheckpointError(f"{pool.name_taken(name)} {problem}")
+            reason = f"{list(weight.shape)} is not three projections in one"
+            raise CheckpointError(f"{pool.name_taken(name)} {reason}")
         names = [name.replace("attn.qkv", f"attn.{letter}_proj") for letter in "qkv"]
         pool.split(name, dict(zip(names, weight.chunk(3), strict=True)))

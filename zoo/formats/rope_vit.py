@@ -84,5 +84,7 @@ class RoPEViTFamily(PublishedFamily):
             )
             if "rope.freqs" in pool.taken:
                 tables = enumerate(pool.taken["rope.freqs"])
-                names = {f"encoding.rope_mixed.{number}.frequencies": one for number, one in tables}
+                names = {
+                    f"encoding.rope_mixed.{number}.frequencies": table for number, table in tables
+                }
                 pool.split("rope.freqs", names)

@@ -28,11 +28,11 @@ class SmolLM3Family(DecoderFamily):
             self.config.get("no_rope_layer_interval", 4),
         )
         # 1 marks layers that rotate, whatever the name says.
-        given = self.config.get("no_rope_layers")
-        marks = [int((i + 1) % step != 0) for i in range(depth)] if given is None else given
+        listed = self.config.get("no_rope_layers")
+        marks = [int((i + 1) % step != 0) for i in range(depth)] if listed is None else listed
         if len(marks) < depth:
-            problem = f"no_rope_layers names {len(marks)} layers of {depth}"
-            raise EntryError(problem)
+            message = f"no_rope_layers names {len(marks)} layers of {depth}"
+            raise EntryError(message)
         return [bool(mark) for mark in marks[:depth]]
 
     def read_window(self) -> int | None:

@@ -114,15 +114,15 @@ def check_options(options: ExportOptions) -> None:
     issues = []
     for key in ("dtype", "licence"):
         if options.to != "hub_folder" and getattr(options, key) is not None:
-            problem = f"of to={options.to} there is no such choice"
-            issues.append(ConfigIssue(ARGUMENT, key, problem, "leave it out"))
+            message = f"of to={options.to} there is no such choice"
+            issues.append(ConfigIssue(ARGUMENT, key, message, "leave it out"))
     if options.features and options.to not in GRAPHS:
-        problem = f"to={options.to} holds a model, and features are outputs of a graph"
-        remedy = Message("use ", Setting("to", "onnx"), ", or leave it out")
-        issues.append(ConfigIssue(ARGUMENT, "features", problem, remedy))
+        message = f"to={options.to} holds a model, and features are outputs of a graph"
+        hint = Message("use ", Setting("to", "onnx"), ", or leave it out")
+        issues.append(ConfigIssue(ARGUMENT, "features", message, hint))
     if options.push is not None and not is_repository(options.push):
-        problem = f"{options.push!r} is not a repository"
-        issues.append(ConfigIssue(ARGUMENT, "push", problem, "write owner/name"))
+        message = f"{options.push!r} is not a repository"
+        issues.append(ConfigIssue(ARGUMENT, "push", message, "write owner/name"))
     if issues:
         raise RecipeError(*issues)
 

@@ -46,18 +46,20 @@ def write_tokenizer(
 
     def add(kind: str, candidates: Sequence[str], number: int | None = None) -> None:
         # a vocabulary may have such a token already; no second one is added then
-        known = [one for one in candidates if tokenizer.token_to_id(one) is not None]
-        if known and number is None:
-            special[f"{kind}_token"] = known[0]
+        present = [
+            candidate for candidate in candidates if tokenizer.token_to_id(candidate) is not None
+        ]
+        if present and number is None:
+            special[f"{kind}_token"] = present[0]
             return
         if not extend:
             return
-        content = next(one for one in candidates if one not in known)
+        content = next(candidate for candidate in candidates if candidate not in present)
         tokenizer.add_special_tokens([content])
         special[f"{kind}_token"] = content
         if number is not None and tokenizer.token_to_id(content) != number:
-            problem = f"the vocabulary ends before {number}: some numbers have no token"
-            raise RecipeError(ConfigIssue("tokenizer", "", problem))
+            message = f"the vocabulary ends before {number}: some numbers have no token"
+            raise RecipeError(ConfigIssue("tokenizer", "", message))
 
     if mask is not None:
         add("mask", MASK_TOKENS, mask)
@@ -113,7 +115,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Any:
 def _list_byte_symbols() -> list[str]:
     """Return the character that stands for each byte in byte-level vocabularies (GPT-2)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
+    unprintable = [byte for byte in range(256) if byte not in printable]
     symbols = {byte: chr(byte) for byte in printable}
-    symbols |= {byte: chr(256 + at) for at, byte in enumerate(others)}
+    symbols |= {byte: chr(256 + at) for at, byte in enumerate(unprintable)}
     return [symbols[byte] for byte in range(256)]

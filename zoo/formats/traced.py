@@ -51,7 +51,7 @@ class BoundedModel(nn.Module):
         zeros = torch.zeros(max_length or 0, dtype=torch.long)
         self.register_buffer("allowed", zeros, persistent=False)
 
-    def forward(self, inputs: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, inputs: Tensor, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Compute logits of token numbers int64 [B, N], images [B, C, H, W], or points.
 
         Returns:
@@ -64,7 +64,7 @@ class BoundedModel(nn.Module):
             # zeros are added: the only effect is that an index beyond the table is an error in any
             # runtime
             inputs = inputs + self.allowed[torch.arange(inputs.shape[1], device=inputs.device)]
-        return self.model(inputs, *others)
+        return self.model(inputs, *arguments)
 
 
 def capture(
@@ -113,10 +113,10 @@ def capture(
     return program, sizes, bounded
 
 
-def _refuse(source: ExportSource, reason: str, remedy: str | Message) -> RecipeError:
-    problem = f"it cannot be exported for any batch size and length: {reason}"
+def _refuse(source: ExportSource, reason: str, hint: str | Message) -> RecipeError:
+    message = f"it cannot be exported for any batch size and length: {reason}"
     key = "model.name" if source.is_equipped else "model.encoding"
-    return RecipeError(source.recipe.make_issue(key, problem, remedy))
+    return RecipeError(source.recipe.make_issue(key, message, hint))
 
 
 @torch.no_grad()
@@ -260,9 +260,9 @@ def _compare(source: ExportSource, graph: Any, model: nn.Module, sizes: InputSiz
         compute_exact = partial(_compute_in_float64, model, inputs)
         difference, allowed = compare_outputs(actual, expected, compute_exact)
         if not difference <= allowed:
-            problem = f"the exported graph differs by {difference:.1e} from the model"
+            message = f"the exported graph differs by {difference:.1e} from the model"
             raise ZooError(
-                f"{problem} for inputs of shape {tuple(inputs[0].shape)}; no file is written"
+                f"{message} for inputs of shape {tuple(inputs[0].shape)}; no file is written"
             )
         largest = max(largest, difference)
     return largest
@@ -332,7 +332,7 @@ def describe_preprocessing(source: ExportSource) -> Mapping[str, Any] | None:
         "size": {"height": spec.height, "width": spec.width},
         "resize": reader.data.resizing,
         "layout": "channels, height, width",
-        "mean": [-bottom * one for bottom, one in zip(low, std, strict=True)],
+        "mean": [-bottom * scale for bottom, scale in zip(low, std, strict=True)],
         "std": std,
     }
 

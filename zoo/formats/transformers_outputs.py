@@ -84,9 +84,9 @@ def compare_with_transformers(
         difference, allowed = compare_outputs(actual, expected, compute_exact)
         if not difference <= allowed:
             noun, shape = "logits" if family.has_logits else "states", tuple(inputs.shape)
-            problem = f"the {noun} of its recipe differ by {difference:.1e} from those that"
-            problem = f"{problem} transformers computes, for inputs of shape {shape}"
-            raise CheckpointError(f"{source}: {problem}; nothing was written")
+            message = f"the {noun} of its recipe differ by {difference:.1e} from those that"
+            message = f"{message} transformers computes, for inputs of shape {shape}"
+            raise CheckpointError(f"{source}: {message}; nothing was written")
         largest = max(largest, difference)
     log.info("compared with transformers: the largest difference is %.1e", largest)
     return largest
@@ -137,19 +137,21 @@ def load_reference(source: Path, published: Published, family: PublishedFamily) 
             # without memory at first: entries that zoo ignores may ask for any
             with torch.device("meta"), limit_model(published.weights, source):
                 model_class(config)
-            model, found = model_class.from_pretrained(published.folder, config=config, **options)
+            model, loading_info = model_class.from_pretrained(
+                published.folder, config=config, **options
+            )
     except CheckpointError:
         raise
     except Exception as error:
         raise _refuse(source, "load it", error) from None
     random = sorted(
         name
-        for name in {*found["missing_keys"], *found["mismatched_keys"]}
+        for name in {*loading_info["missing_keys"], *loading_info["mismatched_keys"]}
         if not re.fullmatch(family.dropped, f"{family.prefix}{name}")
     )
     if random:
-        problem = f"transformers would start at random: {', '.join(random[:8])}"
-        raise CheckpointError(escape_text(f"{source}: {problem}"))
+        reason = f"transformers would start at random: {', '.join(random[:8])}"
+        raise CheckpointError(escape_text(f"{source}: {reason}"))
     return model.eval()
 
 
@@ -161,8 +163,8 @@ def _compute_reference(
             outputs = reference(inputs)
     except Exception as error:
         raise _refuse(source, f"compute inputs of shape {tuple(inputs.shape)}", error) from None
-    found: Tensor = outputs.logits if family.has_logits else outputs.last_hidden_state
-    return found
+    output: Tensor = outputs.logits if family.has_logits else outputs.last_hidden_state
+    return output
 
 
 def _refuse(source: Path, action: str, error: Exception) -> CheckpointError:

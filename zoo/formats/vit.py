@@ -143,22 +143,22 @@ def write_vit(source: ExportSource, options: ExportOptions, folder: Path) -> Non
 
 def describe_vit(source: ExportSource) -> dict[str, Any]:
     """Return config.json of the ViT of transformers."""
-    own, spec = source.recipe.model.options, source.task.spec
+    options, spec = source.recipe.model.options, source.task.spec
     assert isinstance(spec, ImageSpec)
     return {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
         "dtype": "float32",
-        "hidden_size": own["dim"],
-        "intermediate_size": int(own["dim"] * own["block"].mlp_ratio),
-        "num_hidden_layers": own["depth"],
-        "num_attention_heads": own["heads"],
+        "hidden_size": options["dim"],
+        "intermediate_size": int(options["dim"] * options["block"].mlp_ratio),
+        "num_hidden_layers": options["depth"],
+        "num_attention_heads": options["heads"],
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": own["block"].norm_eps,
+        "layer_norm_eps": options["block"].norm_eps,
         "image_size": spec.height if spec.height == spec.width else list(spec.grid),
-        "patch_size": own["patch_size"],
+        "patch_size": options["patch_size"],
         "num_channels": spec.channels,
         "qkv_bias": True,
         **describe_labels(spec),
@@ -167,7 +167,7 @@ def describe_vit(source: ExportSource) -> dict[str, Any]:
 
 def describe_timm_vit(source: ExportSource) -> dict[str, Any]:
     """Return config.json of timm: `timm.create_model("local-dir:FOLDER/timm")` reads it."""
-    own, spec = source.recipe.model.options, source.task.spec
+    options, spec = source.recipe.model.options, source.task.spec
     assert isinstance(spec, ImageSpec)
     return {
         "architecture": "vit_tiny_patch16_224",
@@ -175,12 +175,12 @@ def describe_timm_vit(source: ExportSource) -> dict[str, Any]:
         "global_pool": "token",
         "model_args": {
             "img_size": list(spec.grid),
-            "patch_size": own["patch_size"],
+            "patch_size": options["patch_size"],
             "in_chans": spec.channels,
-            "embed_dim": own["dim"],
-            "depth": own["depth"],
-            "num_heads": own["heads"],
-            "mlp_ratio": own["block"].mlp_ratio,
+            "embed_dim": options["dim"],
+            "depth": options["depth"],
+            "num_heads": options["heads"],
+            "mlp_ratio": options["block"].mlp_ratio,
             "dynamic_img_size": True,
         },
         "pretrained_cfg": {
