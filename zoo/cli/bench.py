@@ -48,18 +48,20 @@ class BenchWords(NamedTuple):
     options: dict[str, Any]
 
 
-def read(known: argparse.Namespace) -> BenchWords:
+def read(args: argparse.Namespace) -> BenchWords:
     """Read the words. Raises RecipeError with the issues of options and encodings together."""
     from zoo.config.command_line import parse_encodings, parse_options
     from zoo.config.tree import collect_issues
 
-    words = known.overrides
-    own = [word for word in words if "=" in word and word.partition("=")[0].isidentifier()]
+    arguments = args.overrides
+    assignments = [
+        word for word in arguments if "=" in word and word.partition("=")[0].isidentifier()
+    ]
     issues: list[ConfigIssue] = []
     with collect_issues(issues):
-        options, reference = parse_options(own, (BENCH, REFERENCE))
+        options, reference = parse_options(assignments, (BENCH, REFERENCE))
     with collect_issues(issues):
-        encodings = _parse_encodings([word for word in words if word not in own])
+        encodings = _parse_encodings([word for word in arguments if word not in assignments])
     if issues:
         raise RecipeError(*issues)
     against = reference["against"]
@@ -67,13 +69,13 @@ def read(known: argparse.Namespace) -> BenchWords:
     return BenchWords(encodings, chain, options)
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Measure, and print the table or JSON."""
     from zoo.api.tools import bench
 
-    words = read(known)
-    result = bench(words.encodings, against=words.against, verbose=None, **words.options)
-    print_result(result, known)
+    request = read(args)
+    result = bench(request.encodings, against=request.against, verbose=None, **request.options)
+    print_result(result, args)
 
 
 def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
@@ -82,9 +84,9 @@ def _parse_encodings(names: Sequence[str]) -> list[tuple[Choice, ...]]:
     from zoo.config.tree import collect_issues
 
     recipe_words = [word for word in names if is_of_recipe(word)]
-    remedy = f"{NO_RECIPE} {write_command('fit', 'RECIPE')}"
+    hint = f"{NO_RECIPE} {write_command('fit', 'RECIPE')}"
     issues = [
-        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", remedy) for word in recipe_words
+        ConfigIssue(ARGUMENT, word, "zoo bench takes no recipe", hint) for word in recipe_words
     ]
     with collect_issues(issues):
         encodings = parse_encodings([word for word in names if word not in recipe_words])

@@ -110,19 +110,23 @@ def build_command(
     """
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        for one in arguments:
+        for argument in arguments:
             parser.add_argument(
-                one.name, metavar=one.metavar, help=one.help, nargs=one.nargs, type=one.type
+                argument.name,
+                metavar=argument.metavar,
+                help=argument.help,
+                nargs=argument.nargs,
+                type=argument.type,
             )
 
-    def read_words(known: argparse.Namespace) -> Call:
-        return read(known, options)
+    def read_words(args: argparse.Namespace) -> Call:
+        return read(args, options)
 
-    def run(known: argparse.Namespace) -> None:
-        call = read_words(known)
+    def run(args: argparse.Namespace) -> None:
+        call = read_words(args)
         module, _, name = function.partition(":")
         result = getattr(import_module(module), name)(*call.arguments, verbose=None, **call.options)
-        print_result(result, known, format_text)
+        print_result(result, args, format_text)
 
     return Command(
         summary=summary,
@@ -139,28 +143,28 @@ def build_command(
 
 
 def print_result(
-    result: Any, known: argparse.Namespace, format_text: Callable[[Any], str] | None = None
+    result: Any, args: argparse.Namespace, format_text: Callable[[Any], str] | None = None
 ) -> None:
     """Print a result as text, or as JSON if asked, then raise its problem.
 
     Args:
         result: A result of `zoo.api`.
-        known: The parsed words.
+        args: The parsed arguments.
         format_text: Returns its text; by default its `table`.
 
     Raises:
         ZooError: The `problem` of the result, if it has one.
     """
-    if known.json:
+    if args.json:
         print(as_json(result.to_dict()), flush=True)
     elif format_text is not None:
         print(format_text(result), flush=True)
     else:
         print_text(result.table())
     # last, since the results without a problem are printed nowhere else
-    problem = getattr(result, "problem", None)
-    if problem is not None:
-        raise problem
+    error = getattr(result, "problem", None)
+    if error is not None:
+        raise error
 
 
 def _format_export(result: ExportResult) -> str:
@@ -198,7 +202,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             function="zoo.api.evaluation:diagnose",
             format_text=_format_diagnosis,
             # draw the page
-            list_packages=lambda known: EXTRAS["compare"],
+            list_packages=lambda _: EXTRAS["compare"],
             computes=True,
         ),
         "atlas": build_command(
@@ -209,7 +213,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_runs,
             function="zoo.api.evaluation:atlas",
             # draw the page
-            list_packages=lambda known: EXTRAS["compare"],
+            list_packages=lambda _: EXTRAS["compare"],
             computes=True,
         ),
         "bench": "zoo.cli.bench",
@@ -223,7 +227,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             function="zoo.api.comparison:rebuild_comparison",
             is_recorded=True,
             # draw the figures
-            list_packages=lambda known: EXTRAS["compare"],
+            list_packages=lambda _: EXTRAS["compare"],
         ),
         "compare rank": build_command(
             "rank the variants that several comparisons have, each of which is a task",
@@ -240,7 +244,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_folders,
             function="zoo.api.comparison:rank_comparisons",
             is_recorded=True,
-            list_packages=lambda known: EXTRAS["compare"],
+            list_packages=lambda _: EXTRAS["compare"],
         ),
         "compare merge": build_command(
             "join the finished cells of comparisons of one recipe, trained on several machines",
@@ -256,7 +260,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             options="zoo.api.comparison:PackOptions",
             read=read_folders,
             function="zoo.api.comparison:merge_comparisons",
-            list_packages=lambda known: EXTRAS["compare"],
+            list_packages=lambda _: EXTRAS["compare"],
         ),
         "compare pack": build_command(
             "write plan, finished cells and results of a comparison into a folder to be committed",
@@ -266,7 +270,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_folder,
             function="zoo.api.comparison:pack_comparison",
             # computes the intervals; figures are not packed
-            list_packages=lambda known: ("scipy",),
+            list_packages=lambda _: ("scipy",),
         ),
         "compare check": build_command(
             "train one finished cell again, drawn by chance, and compare it with the recorded one",
@@ -285,7 +289,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_folder,
             function="zoo.api.comparison:judge_comparison",
             # computes the intervals; a page needs more
-            list_packages=lambda known: ("scipy",),
+            list_packages=lambda _: ("scipy",),
         ),
         "launch": "zoo.cli.launch",
         "convert": build_command(
@@ -371,7 +375,7 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
             read=read_run,
             function="zoo.api.evaluation:extend",
             # draw the figure
-            list_packages=lambda known: EXTRAS["compare"],
+            list_packages=lambda _: EXTRAS["compare"],
             computes=True,
         ),
         "list": "zoo.cli.list",

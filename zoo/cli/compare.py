@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_words(words: Sequence[str]) -> dict[str, Any]:
+def parse_words(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of `zoo.compare` that words stand for.
 
     Raises:
@@ -49,41 +49,41 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
 
     executors = (read_options("executors", name) for name in registry.names("executors"))
     issues: list[ConfigIssue] = []
-    given: dict[str, Any] = {}
-    found: dict[str, dict[str, Any]] = {"vary": {}, "tune": {}}
+    options: dict[str, Any] = {}
+    values: dict[str, dict[str, Any]] = {"vary": {}, "tune": {}}
     overrides: list[Edit] = []
     with collect_issues(issues):
-        given, rest = parse_option_words(words, (SUITE, COMPARE, *executors))
-        for word in rest:
+        options, remaining = parse_option_words(arguments, (SUITE, COMPARE, *executors))
+        for word in remaining:
             with collect_issues(issues):
                 (edit,) = parse_overrides([word])
                 argument, _, key = edit.key.partition(".")
-                if argument not in found:
+                if argument not in values:
                     overrides.append(edit)
                     continue
-                if key in found[argument]:
-                    problem = "the key is listed twice"
+                if key in values[argument]:
+                    message = "the key is listed twice"
                     raise RecipeError(
-                        ConfigIssue(ARGUMENT, edit.key, problem, "write one list of all values")
+                        ConfigIssue(ARGUMENT, edit.key, message, "write one list of all values")
                     )
-                found[argument][key] = edit.value if isinstance(edit, Change) else None
+                values[argument][key] = edit.value if isinstance(edit, Change) else None
     if issues:
         raise RecipeError(*issues)
-    return {"overrides": overrides, **found, **given}
+    return {"overrides": overrides, **values, **options}
 
 
-def read(known: argparse.Namespace) -> None:
+def read(args: argparse.Namespace) -> None:
     """Read the words. Raises RecipeError where an option, the recipe or an encoding is wrong."""
     from zoo.comparison.suite_files import find_suite
     from zoo.config.tree import collect_issues
 
-    words = list_words(known)
-    is_suite = any(word.startswith("suite=") for word in words)
-    if known.recipe is None and not is_suite:
+    argv = list_words(args)
+    is_suite = any(word.startswith("suite=") for word in argv)
+    if args.recipe is None and not is_suite:
         example = write_command("compare", "RECIPE", "encodings=[rope,alibi]")
-        remedy = f"write {example}, or suite=small"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", remedy))
-    arguments = parse_words(words if is_suite else known.overrides)
+        hint = f"write {example}, or suite=small"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no recipe", hint))
+    arguments = parse_words(argv if is_suite else args.overrides)
     edits, encodings = arguments.pop("overrides"), arguments.pop("encodings", None)
     for name in ("vary", "tune"):
         arguments.pop(name)
@@ -94,23 +94,23 @@ def read(known: argparse.Namespace) -> None:
         if is_suite:
             find_suite(str(arguments["suite"]))
         else:
-            _read_variants(known.recipe, edits, encodings)
+            _read_variants(args.recipe, edits, encodings)
     if issues:
         raise RecipeError(*issues)
 
 
-def _read_options(given: Mapping[str, Any]) -> None:
+def _read_options(options: Mapping[str, Any]) -> None:
     """Read the options. Raises RecipeError where one is wrong."""
     from zoo import registry
     from zoo.config.arguments import validate_given
     from zoo.options.signature import read_class, read_options
 
     schema = {**read_class(SUITE), **read_class(COMPARE)}
-    engine = given.get("engine", schema["engine"].default)
+    engine = options.get("engine", schema["engine"].default)
     # a wrong one is explained by the command
     if engine in registry.names("executors"):
         schema |= read_options("executors", engine)
-        validate_given(given, schema, ("encodings", "vary", "tune"))
+        validate_given(options, schema, ("encodings", "vary", "tune"))
 
 
 def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
@@ -123,46 +123,46 @@ def _read_variants(recipe: str, edits: Sequence[Edit], encodings: Any) -> None:
     load(recipe, edits)
     issues: list[ConfigIssue] = []
     for encoding in encodings if isinstance(encodings, list) else ():
-        found: list[ConfigIssue] = []
-        with collect_issues(found):
+        variant_issues: list[ConfigIssue] = []
+        with collect_issues(variant_issues):
             load(recipe, [*edits, Change("model.encoding", list_chain(encoding))])
-        issues += (replace(issue, subject=format_label(encoding)) for issue in found)
+        issues += (replace(issue, subject=format_label(encoding)) for issue in variant_issues)
     if issues:
         raise RecipeError(*issues)
 
 
-def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+def list_packages(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the packages that compute the intervals and draw the figures."""
-    return () if known.dry_run else EXTRAS["compare"]
+    return () if args.dry_run else EXTRAS["compare"]
 
 
-def list_words(known: argparse.Namespace) -> list[str]:
+def list_words(args: argparse.Namespace) -> list[str]:
     """Return all words: a suite is no positional argument, so that the first may be any option."""
-    return [word for word in (known.recipe, *known.overrides) if word is not None]
+    return [word for word in (args.recipe, *args.overrides) if word is not None]
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Run or estimate a comparison or a suite, and print the table or JSON."""
     from zoo.api import comparison
 
-    words = list_words(known)
+    argv = list_words(args)
     count: Callable[..., Any]
     train: Callable[..., Any]
-    if any(word.startswith("suite=") for word in words):
-        given = parse_words(words)
+    if any(word.startswith("suite=") for word in argv):
+        options = parse_words(argv)
         for name in ("vary", "tune"):
-            if given.pop(name):
-                remedy = "copy the file of the suite, and change it there"
-                raise RecipeError(ConfigIssue(ARGUMENT, name, "the suite decides it", remedy))
-        subject = given.pop("suite")
+            if options.pop(name):
+                hint = "copy the file of the suite, and change it there"
+                raise RecipeError(ConfigIssue(ARGUMENT, name, "the suite decides it", hint))
+        subject = options.pop("suite")
         count, train = comparison.estimate_suite, comparison.compare_suite
     else:
-        given, subject = parse_words(known.overrides), known.recipe
+        options, subject = parse_words(args.overrides), args.recipe
         count, train = comparison.estimate_comparison, comparison.compare
-    if known.dry_run:
-        print_result(count(subject, verbose=None, **given), known)
+    if args.dry_run:
+        print_result(count(subject, verbose=None, **options), args)
     else:
-        print_result(train(subject, verbose=None, **given), known)
+        print_result(train(subject, verbose=None, **options), args)
 
 
 COMMAND = Command(

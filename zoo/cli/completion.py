@@ -42,7 +42,7 @@ def write_script(parser: argparse.ArgumentParser, shell: str) -> str:
 
     # the script lists them once: it runs without Python
     recipes, encodings = [*recipe_files()], [*names("encodings")]
-    words = {
+    choices = {
         "recipe": recipes,
         "what": [*recipes, *encodings, "schema"],
         "encodings": encodings,
@@ -51,8 +51,8 @@ def write_script(parser: argparse.ArgumentParser, shell: str) -> str:
     }
     for command in _list_commands(parser):
         for action in command._actions:
-            if action.dest in words and not action.option_strings:
-                action.choices = words[action.dest]
+            if action.dest in choices and not action.option_strings:
+                action.choices = choices[action.dest]
     script: str = shtab.complete(parser, shell)
     return script
 

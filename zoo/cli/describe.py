@@ -103,8 +103,8 @@ def describe_recipe(name: str, overrides: Overrides) -> str:
     lines += [*_list_parameters(model), ""]
     lines += [f"# tokens per sample: {count_tokens(model, spec)}"]
     for step, staged in experiment.list_stages():
-        text = f"# FLOPs per sample: {_format_amount(staged.flops)} in a forward pass"
-        lines += [f"{text}, from step {step:,} on" if step else text]
+        line = f"# FLOPs per sample: {_format_amount(staged.flops)} in a forward pass"
+        lines += [f"{line}, from step {step:,} on" if step else line]
     lines += _describe_cache(experiment)
     lines += ["", "# attention"]
     # both are planned from the fields of the call, so no GPU is needed
@@ -134,19 +134,21 @@ def draw_layers(choice: Choice, model: nn.Module) -> list[str]:
     keys = [key for key in LAYER_KEYS if key in changed]
     rows = []
     for name, changes in types.items():
-        marks = "".join("#" if one == name else "." for one in transformer.layer_types)
+        marks = "".join(
+            "#" if layer_type == name else "." for layer_type in transformer.layer_types
+        )
         values = {**choice.options, **changes}
-        text = ", ".join(_describe_key(key, values[key]) for key in keys)
+        description = ", ".join(_describe_key(key, values[key]) for key in keys)
         if mixer := changes.get("mixer"):
             block = transformer.blocks[transformer.layer_types.index(name)]
-            text = _describe_member("mixers", mixer)
+            description = _describe_member("mixers", mixer)
             assert isinstance(block, Block)
             assert block.mixer is not None
             if block.mixer.uses_encodings:
-                text += f", {_describe_key('encoding', values['encoding'])}"
+                description += f", {_describe_key('encoding', values['encoding'])}"
             if unused := _list_unused_keys(choice, block.mixer):
-                text += f"; {join_words(unused)} of the model do not reach it"
-        rows.append((f"#   {name}", marks, text))
+                description += f"; {join_words(unused)} of the model do not reach it"
+        rows.append((f"#   {name}", marks, description))
     title = "# types of layers; # marks those of a type, the first on the left"
     return [title, format_table(rows, left=(0, 1, 2))]
 
@@ -157,7 +159,7 @@ def _list_unused_keys(choice: Choice, mixer: Mixer) -> list[str]:
     unused = [key for key in LAYER_KEYS if key != "encoding" and choice.options.get(key)]
     if mixer.uses_encodings:
         return unused
-    classes = {one.name: encoding_class(one.name) for one in encodings}
+    classes = {member.name: encoding_class(member.name) for member in encodings}
     # what is added to the input reaches every layer
     lost = [
         name for name, cls in classes.items() if not cls.adds_to_input and cls.part != "nothing"
@@ -168,25 +170,25 @@ def _list_unused_keys(choice: Choice, mixer: Mixer) -> list[str]:
 def _describe_key(key: str, value: Any) -> str:
     """Write an option of a type of layers: `window 64`, `no sinks`, `rope(base=100.0)`."""
     if key == "encoding":
-        return " + ".join(_describe_member("encodings", one) for one in value)
+        return " + ".join(_describe_member("encodings", member) for member in value)
     if value is None or isinstance(value, bool):
         return key if value else f"no {key}"
     if is_dataclass(value):
-        words = [f"{one} {getattr(value, one):g}" for one in fields(type(value))]
-        return f"{key} ({', '.join(words)})"
+        settings = [f"{name} {getattr(value, name):g}" for name in fields(type(value))]
+        return f"{key} ({', '.join(settings)})"
     return f"{key} {value:g}"
 
 
 def _describe_member(kind: str, choice: Choice) -> str:
     """Write an encoding or a mixer with the options that are not its defaults."""
-    known = read_options(kind, choice.name)
-    given = {
+    declared = read_options(kind, choice.name)
+    changed = {
         name: value
         for name, value in choice.options.items()
-        if name not in known or known[name].default != value
+        if name not in declared or declared[name].default != value
     }
-    words = (f"{name}={format_word(value)}" for name, value in given.items())
-    return format_call(choice.name, words)
+    settings = (f"{name}={format_word(value)}" for name, value in changed.items())
+    return format_call(choice.name, settings)
 
 
 def _format_amount(count: float) -> str:
@@ -213,15 +215,15 @@ def _describe_cache(experiment: Experiment) -> Iterator[str]:
     yield f"# KV cache of a sample: {total}B in 32 bits"
     for size, group in groupby(sizes, key=sizes.__getitem__):
         layers = [*group]
-        kept = f"{size.tokens:,} tokens" if size.tokens else "a state"
-        each = " each" if len(layers) > 1 else ""
-        yield f"{_name_layers(layers)}: {kept}, {_format_amount(size.bytes)}B{each}"
+        content = f"{size.tokens:,} tokens" if size.tokens else "a state"
+        suffix = " each" if len(layers) > 1 else ""
+        yield f"{_name_layers(layers)}: {content}, {_format_amount(size.bytes)}B{suffix}"
 
 
 def _name_layers(numbers: Sequence[int]) -> str:
     """Name layers that follow each other: `layer 5`, `layers 0 to 4`."""
-    first, last = numbers[0], numbers[-1]
-    return f"layer {first}" if first == last else f"layers {first} to {last}"
+    start, end = numbers[0], numbers[-1]
+    return f"layer {start}" if start == end else f"layers {start} to {end}"
 
 
 def _list_parameters(model: nn.Module) -> Iterator[str]:
@@ -287,12 +289,12 @@ class UnwrittenPicture(ZooError):
         self.text = text
 
 
-def explain_encoding(name: str, words: Sequence[str]) -> str:
+def explain_encoding(name: str, arguments: Sequence[str]) -> str:
     """Return all there is to know about an encoding, and draw its picture if asked.
 
     Args:
         name: A registered encoding.
-        words: `key=value` options: ShowOptions, Sizes, or options of the encoding.
+        arguments: `key=value` options: ShowOptions, Sizes, or options of the encoding.
 
     Raises:
         RecipeError: A word is no option, or has a value that cannot work.
@@ -300,14 +302,14 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         PackageError: A package is missing that draws it.
     """
     cls = registry.find("encodings", name)
-    option_values, facts, size_values, own = parse_options(
-        words, (cls, EveryEncoding, Sizes, ShowOptions), OptionOwner("encodings", name)
+    option_values, facts, size_values, show_options = parse_options(
+        arguments, (cls, EveryEncoding, Sizes, ShowOptions), OptionOwner("encodings", name)
     )
-    if own["cite"]:
+    if show_options["cite"]:
         return "\n\n".join(find_citations(name))
     given_facts = {fact: value for fact, value in facts.items() if value is not None}
     choices = build_shortest_chain(cls, {**option_values, **given_facts})
-    picture = None if own["picture"] is None else _check_path(own["picture"])
+    picture = None if show_options["picture"] is None else _check_path(show_options["picture"])
 
     unwritten = ""
     with _report_option_errors():
@@ -317,7 +319,7 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         with torch.device("meta"):
             (*_, link) = Chain.of(encoding(choices, dims))
         if picture:
-            has_sizes = any(word.partition("=")[0] in size_values for word in words)
+            has_sizes = any(word.partition("=")[0] in size_values for word in arguments)
             with explain_imports():
                 try:
                     draw_portrait(choices, picture, dims if has_sizes else None)
@@ -340,26 +342,26 @@ def explain_encoding(name: str, words: Sequence[str]) -> str:
         blocks.append(f"play with it: {SITE}play.html#{name}")
     if picture and not unwritten:
         blocks.append(f"picture: {picture}")
-    text = "\n\n".join(blocks)
+    description = "\n\n".join(blocks)
     if unwritten:
-        raise UnwrittenPicture(unwritten, text)
-    return text
+        raise UnwrittenPicture(unwritten, description)
+    return description
 
 
-def explain_mixer(name: str, words: Sequence[str]) -> str:
+def explain_mixer(name: str, arguments: Sequence[str]) -> str:
     """Return formula, options, facts, recipes and cost of a mixer.
 
     Args:
         name: A registered mixer.
-        words: `key=value` options: MixerSizes, or options of the mixer.
+        arguments: `key=value` options: MixerSizes, or options of the mixer.
 
     Raises:
         RecipeError: A word is no option, or has a value that cannot work.
     """
     cls = registry.find("mixers", name)
-    own, sizes = parse_options(words, (cls, MixerSizes), OptionOwner("mixers", name))
+    options, sizes = parse_options(arguments, (cls, MixerSizes), OptionOwner("mixers", name))
     with _report_option_errors():
-        costs = describe_mixer_costs(name, own, sizes["dim"])
+        costs = describe_mixer_costs(name, options, sizes["dim"])
     recipes = list_mixer_users().get(name, ["none yet"])
     blocks = [
         describe_formula(name, cls),
@@ -437,10 +439,10 @@ def describe_costs(choices: Sequence[Choice], dims: Dims) -> dict[str, str]:
 def describe_layer_times(name: str, cls: type[Encoding]) -> dict[str, str]:
     """Return the recorded times of a layer by shape, and the command that measures one."""
     chain = format_chain(build_shortest_chain(cls))
-    found = describe_recorded_layers(chain)
+    recorded = describe_recorded_layers(chain)
     shape = "lm_small" if 1 in cls.axes else "vit_s"
     command = f"zoo bench {name} against=none shape={shape} measures=[layer]"
-    return {**(found or {"recorded": "not yet"}), "measure it with": command}
+    return {**(recorded or {"recorded": "not yet"}), "measure it with": command}
 
 
 def describe_parameters(choices: Sequence[Choice], dims: Dims) -> str:
@@ -448,9 +450,9 @@ def describe_parameters(choices: Sequence[Choice], dims: Dims) -> str:
     shared, layers = count_encoding_parameters(choices, dims)
     if not any(layers):
         return f"{shared:,}" + (" (for all layers)" if shared else "")
-    each = " to ".join(f"{count:,}" for count in sorted({min(layers), max(layers)}))
+    per_layer = " to ".join(f"{count:,}" for count in sorted({min(layers), max(layers)}))
     common = f" and {shared:,} for all" if shared else ""
-    return f"{shared + sum(layers):,} ({each} in each of {len(layers)} layers{common})"
+    return f"{shared + sum(layers):,} ({per_layer} in each of {len(layers)} layers{common})"
 
 
 def count_encoding_parameters(choices: Sequence[Choice], dims: Dims) -> tuple[int, list[int]]:
@@ -461,8 +463,10 @@ def count_encoding_parameters(choices: Sequence[Choice], dims: Dims) -> tuple[in
             for layer in range(dims.depth or 1)
         ]
     shared = sum(_count_elements(link) for link in layers[0] if link.shared)
-    own = [sum(_count_elements(link) for link in layer if not link.shared) for layer in layers]
-    return shared, own
+    per_layer = [
+        sum(_count_elements(link) for link in layer if not link.shared) for layer in layers
+    ]
+    return shared, per_layer
 
 
 def _count_elements(link: Encoding) -> int:
@@ -499,15 +503,17 @@ def describe_options(cls: type, kind: str = "encodings") -> dict[str, str]:
 
     Those of a mapping follow it, under dotted keys.
     """
-    known: dict[str, Option] = {**options(cls), **extras(kind)}
-    found = {}
-    for key, option in known.items():
-        found[key] = f"{describe_type(option.annotation)}; {_format_default(option)}"
+    declared: dict[str, Option] = {**options(cls), **extras(kind)}
+    descriptions = {}
+    for key, option in declared.items():
+        descriptions[key] = f"{describe_type(option.annotation)}; {_format_default(option)}"
         for part in (option.annotation, *get_args(option.annotation)):
             if is_dataclass(part) and isinstance(part, type):
-                for name, one in read_class(f"{part.__module__}:{part.__qualname__}").items():
-                    found[f"{key}.{name}"] = f"{format_type(one.annotation)}. {one.comment}"
-    return found
+                for name, nested in read_class(f"{part.__module__}:{part.__qualname__}").items():
+                    descriptions[f"{key}.{name}"] = (
+                        f"{format_type(nested.annotation)}. {nested.comment}"
+                    )
+    return descriptions
 
 
 def _format_default(option: Option) -> str:
@@ -532,18 +538,18 @@ def list_users() -> dict[str, list[str]]:
     return users
 
 
-def _check_path(text: str) -> Path:
-    path = Path(text)
+def _check_path(location: str) -> Path:
+    path = Path(location)
     if path.is_dir() or not path.parent.is_dir():
-        problem = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        remedy = "name a file in one that exists"
-        raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy))
+        message = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        hint = "name a file in one that exists"
+        raise RecipeError(ConfigIssue(ARGUMENT, "picture", message, hint))
     try:
         check_writable(path.parent)
     except OSError as error:
-        problem = f"{path} cannot be written, {error.strerror or error}"
-        remedy = "name a file elsewhere"
-        raise RecipeError(ConfigIssue(ARGUMENT, "picture", problem, remedy)) from None
+        message = f"{path} cannot be written, {error.strerror or error}"
+        hint = "name a file elsewhere"
+        raise RecipeError(ConfigIssue(ARGUMENT, "picture", message, hint)) from None
     return path
 
 

@@ -28,23 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of both")
 
 
-def read(known: argparse.Namespace) -> list[Edit]:
+def read(args: argparse.Namespace) -> list[Edit]:
     """Return the overrides. Raises RecipeError where one, or a recipe, is wrong."""
     from zoo import config
     from zoo.config.command_line import parse_overrides
 
-    edits = parse_overrides(known.overrides)
-    for name in (known.one, known.other):
+    edits = parse_overrides(args.overrides)
+    for name in (args.one, args.other):
         path = _find_path(name)
         if not (path / "recipe.yaml").is_file() and not _is_checkpoint(path):
             config.load(name, edits)
     return edits
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the differences as a table or as JSON."""
-    result = compare_recipes(known.one, known.other, read(known))
-    print(as_json(result) if known.json else format_differences(result))
+    result = compare_recipes(args.one, args.other, read(args))
+    print(as_json(result) if args.json else format_differences(result))
 
 
 class LoadedRecipe(NamedTuple):
@@ -54,12 +54,12 @@ class LoadedRecipe(NamedTuple):
     spec: DataSpec | None
 
 
-def compare_recipes(one: str, other: str, overrides: Overrides) -> dict[str, Any]:
+def compare_recipes(left_name: str, right_name: str, overrides: Overrides) -> dict[str, Any]:
     """Return the differing keys with values and locations, parameters and tokens of both.
 
     Args:
-        one: A recipe, run directory or checkpoint.
-        other: Another.
+        left_name: A recipe, run directory or checkpoint.
+        right_name: Another.
         overrides: Changes of both.
 
     Raises:
@@ -68,7 +68,7 @@ def compare_recipes(one: str, other: str, overrides: Overrides) -> dict[str, Any
     """
     from zoo.config.recipe import diff_recipes, format_sides
 
-    left, right = (_load_recipe(name, overrides) for name in (one, other))
+    left, right = (_load_recipe(name, overrides) for name in (left_name, right_name))
     differences = [
         {
             "key": key,
@@ -79,7 +79,7 @@ def compare_recipes(one: str, other: str, overrides: Overrides) -> dict[str, Any
         for key, a, b in diff_recipes(left.recipe, right.recipe)
     ]
     result: dict[str, Any] = {
-        "recipes": [one, other],
+        "recipes": [left_name, right_name],
         "equal": not differences,
         "differences": differences,
     }
@@ -91,12 +91,12 @@ def compare_recipes(one: str, other: str, overrides: Overrides) -> dict[str, Any
 
 def format_differences(result: Mapping[str, Any]) -> str:
     """Write a line for each key with its locations, then parameters and tokens if they differ."""
-    one, other = map(escape_text, result["recipes"])
+    left, right = map(escape_text, result["recipes"])
     if result["equal"]:
-        lines = [f"{one} and {other} are equal once resolved"]
+        lines = [f"{left} and {right} are equal once resolved"]
     else:
         rows = [_format_row(difference) for difference in result["differences"]]
-        lines = [f"{one} -> {other}", format_table(rows, left=(0, 3, 4), gap=" ")]
+        lines = [f"{left} -> {right}", format_table(rows, left=(0, 3, 4), gap=" ")]
 
     for key, title in (("parameters", "parameters of the model"), ("tokens", "tokens per sample")):
         a, b = (f"{count:,}" if isinstance(count, int) else "unknown" for count in result[key])

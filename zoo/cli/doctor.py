@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command, which has none."""
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the report; fail if anything is broken that zoo cannot do without."""
     checks = [*check_environment()]
-    if known.json:
+    if args.json:
         print(as_json({"checks": [asdict(check) for check in checks]}))
     else:
         rows = [[check.state, check.name, check.detail] for check in checks]
@@ -140,16 +140,16 @@ def check_cache() -> Check:
     from zoo.data.cache import cache_folder
     from zoo.utils import check_writable
 
-    remedy = "set XDG_CACHE_HOME to a folder that can be written"
+    hint = "set XDG_CACHE_HOME to a folder that can be written"
     try:
         folder = cache_folder()
         # the cache may not exist yet: its nearest existing parent decides
-        existing = next(one for one in (folder, *folder.parents) if one.is_dir())
+        existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
         check_writable(existing)
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
     except (OSError, RuntimeError) as error:
-        return Check("cache", "broken", f"{error}; {remedy}")
+        return Check("cache", "broken", f"{error}; {hint}")
     return Check("cache", "ok", f"{folder}, {size / 2**20:.0f} MiB in {len(files)} files")
 
 
@@ -158,7 +158,9 @@ def check_extras() -> Iterator[Check]:
     for extra, distributions in EXTRAS.items():
         missing = list_missing(distributions)
         if not missing:
-            versions = ", ".join(f"{one} {_read_version(one)}" for one in distributions)
+            versions = ", ".join(
+                f"{distribution} {_read_version(distribution)}" for distribution in distributions
+            )
             yield Check(f"[{extra}]", "ok", versions)
         else:
             names = ", ".join(missing)

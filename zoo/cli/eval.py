@@ -32,24 +32,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(known: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
+def read(args: argparse.Namespace) -> tuple[list[Edit], dict[str, Any]]:
     """Return the overrides, and the options of the command."""
     # most evaluations take the recipe as it is, and have no words to parse
-    if not known.overrides:
+    if not args.overrides:
         return [], {}
-    return read_edits(known.overrides, TARGET)
+    return read_edits(args.overrides, TARGET)
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Evaluate, and print a table or JSON."""
     from zoo.api.evaluation import evaluate
 
-    edits, options = read(known)
-    result = evaluate(known.checkpoint, edits, verbose=None, **options)
+    edits, options = read(args)
+    result = evaluate(args.checkpoint, edits, verbose=None, **options)
     # one of several processes reports the result
     if is_secondary_process():
         return
-    if known.json:
+    if args.json:
         print(as_json(result.to_dict()))
     else:
         from zoo.evaluation.results import table

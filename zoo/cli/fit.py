@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(known: argparse.Namespace) -> Recipe:
+def read(args: argparse.Namespace) -> Recipe:
     """Return the recipe. Raises RecipeError where it or an argument is wrong."""
     from zoo.config import load
     from zoo.config.command_line import parse_overrides
@@ -64,26 +64,26 @@ def read(known: argparse.Namespace) -> Recipe:
 
     issues: list[ConfigIssue] = []
     recipe = None
-    if known.accept_changes:
+    if args.accept_changes:
         with collect_issues(issues):
-            check_accepted(known.accept_changes, known.resume)
+            check_accepted(args.accept_changes, args.resume)
     with collect_issues(issues):
-        recipe = load(known.recipe, parse_overrides(known.overrides))
+        recipe = load(args.recipe, parse_overrides(args.overrides))
     if recipe is None or issues:
         raise RecipeError(*issues)
     return recipe
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Train, and print the result as JSON if asked."""
     from zoo.api.training import fit
 
     run = fit(
-        read(known),
-        run_dir=known.run_dir,
-        resume=known.resume,
-        accept_changes=known.accept_changes,
-        wait=known.wait,
+        read(args),
+        run_dir=args.run_dir,
+        resume=args.resume,
+        accept_changes=args.accept_changes,
+        wait=args.wait,
         verbose=None,
     )
     if run.interrupt is not None:
@@ -103,7 +103,7 @@ def run(known: argparse.Namespace) -> None:
             "TensorBoard has attention diagnostics: tab Custom Scalars shows each measure over the "
             "steps, with a line for each layer, tab Images where heads look"
         )
-    if known.json:
+    if args.json:
         print(as_json(result.to_dict()))
 
 

@@ -26,39 +26,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="the options below")
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Generate; with --json print only the result."""
     from zoo.api.guard import suggest_smaller
     from zoo.evaluation.generate import generate
 
     # each piece of text once it is there: `zoo.generate` returns when all are
-    show = None if known.json else _print
+    show = None if args.json else _print
     with suggest_smaller("generate"):
-        result = generate(known.checkpoint, read(known), show)
-    if known.json:
+        result = generate(args.checkpoint, read(args), show)
+    if args.json:
         print(as_json(result.to_dict()))
 
 
-def read(known: argparse.Namespace) -> list[Edit]:
+def read(args: argparse.Namespace) -> list[Edit]:
     r"""Return options of the section `generate`; texts need no quotes, and \n is a new line."""
     from zoo.config import Change, check_edits
     from zoo.config.command_line import parse_overrides
 
     edits: list[Edit] = []
-    for word in known.overrides:
-        key, equals, text = word.partition("=")
+    for word in args.overrides:
+        key, equals, value = word.partition("=")
         # read as they are written: YAML would take "3: yes" for a mapping
         if key in TEXT_OPTIONS and equals:
-            edits.append(Change(f"generate.{key}", text.replace("\\n", "\n")))
+            edits.append(Change(f"generate.{key}", value.replace("\\n", "\n")))
         else:
             edits += parse_overrides([word if "." in key or not equals else f"generate.{word}"])
     check_edits(edits)
     return edits
 
 
-def _print(text: str) -> None:
+def _print(piece: str) -> None:
     # generated text may hold control characters, which would reach the terminal
-    sys.stdout.write(escape_text(text, keep="\n\t"))
+    sys.stdout.write(escape_text(piece, keep="\n\t"))
     sys.stdout.flush()
 
 

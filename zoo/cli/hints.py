@@ -21,20 +21,22 @@ def name_zoo() -> str:
     called = Path(sys.argv[0])
     if called.name == "__main__.py" and called.parent.name == "zoo":
         return f"{name_python()} -m zoo"
-    found = shutil.which("zoo")
+    program = shutil.which("zoo")
     # a Python program that runs commands, such as a test, was not called zoo
-    if called.name != "zoo" or (found is not None and Path(found).absolute() == called.absolute()):
+    if called.name != "zoo" or (
+        program is not None and Path(program).absolute() == called.absolute()
+    ):
         return "zoo"
     return shorten_path(called)
 
 
-def write_command(*words: str) -> str:
+def write_command(*arguments: str) -> str:
     """Return a command of zoo.
 
     Args:
-        words: The words after `zoo`. Those in capitals stand for others.
+        arguments: The words after `zoo`. Those in capitals stand for others.
     """
-    return f"{name_zoo()} {shlex.join(words)}"
+    return f"{name_zoo()} {shlex.join(arguments)}"
 
 
 def write_example(example: str) -> str:

@@ -46,7 +46,7 @@ class LaunchWords(NamedTuple):
     is_printed: bool
 
 
-def read(known: argparse.Namespace) -> LaunchWords:
+def read(args: argparse.Namespace) -> LaunchWords:
     """Read the words. Raises RecipeError where the launcher, the recipe or an option is wrong."""
     from zoo.config import load
     from zoo.config.command_line import parse_options, parse_overrides, split_words
@@ -54,27 +54,25 @@ def read(known: argparse.Namespace) -> LaunchWords:
     from zoo.options.signature import read_options
 
     launchers = registry.names("launchers")
-    if known.launcher not in launchers:
-        remedy = nearest(known.launcher, launchers)
-        if known.launcher in registry.recipe_files():
-            remedy = f"it is a recipe; the launcher comes first, one of {', '.join(launchers)}"
-        raise RecipeError(
-            ConfigIssue(ARGUMENT, known.launcher, "there is no such launcher", remedy)
-        )
-    sources = (LAUNCH, PRINTING, read_options("launchers", known.launcher))
-    own, overrides = split_words(known.overrides, sources)
-    options, printing, special = parse_options(own, sources)
+    if args.launcher not in launchers:
+        hint = nearest(args.launcher, launchers)
+        if args.launcher in registry.recipe_files():
+            hint = f"it is a recipe; the launcher comes first, one of {', '.join(launchers)}"
+        raise RecipeError(ConfigIssue(ARGUMENT, args.launcher, "there is no such launcher", hint))
+    sources = (LAUNCH, PRINTING, read_options("launchers", args.launcher))
+    assignments, overrides = split_words(args.overrides, sources)
+    options, printing, special = parse_options(assignments, sources)
     edits = parse_overrides(overrides)
-    load(known.recipe, edits)
-    return LaunchWords(Choice(known.launcher, special), options, edits, printing["print"])
+    load(args.recipe, edits)
+    return LaunchWords(Choice(args.launcher, special), options, edits, printing["print"])
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Write or print the script."""
     from zoo.launch.launch import LaunchOptions, launch
 
-    launcher, options, edits, is_printed = read(known)
-    result = launch(launcher, known.recipe, LaunchOptions(**options), edits, is_draft=is_printed)
+    launcher, options, edits, is_printed = read(args)
+    result = launch(launcher, args.recipe, LaunchOptions(**options), edits, is_draft=is_printed)
     if is_printed:
         print(result.script, end="")
     else:

@@ -26,21 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", metavar="|".join(KINDS), help=usual)
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print one line for each member of a kind; without a kind, one line for each kind."""
-    if known.kind not in (None, *KINDS):
-        hint = nearest(known.kind, KINDS)
-        raise RecipeError(ConfigIssue(ARGUMENT, known.kind, "no such kind to list", hint))
-    kinds = [known.kind] if known.kind else KINDS
-    if known.json:
+    if args.kind not in (None, *KINDS):
+        hint = nearest(args.kind, KINDS)
+        raise RecipeError(ConfigIssue(ARGUMENT, args.kind, "no such kind to list", hint))
+    kinds = [args.kind] if args.kind else KINDS
+    if args.json:
         print(as_json({kind: list_members(kind) for kind in kinds}))
     else:
-        print_text(format_members(known.kind) if known.kind else count_members())
+        print_text(format_members(args.kind) if args.kind else count_members())
 
 
 def list_members(kind: str) -> list[dict[str, Any]]:
     """Return name and summary of each member; of encodings, group, changes and facts too."""
-    found: list[dict[str, Any]] = [
+    members: list[dict[str, Any]] = [
         {"name": name, "summary": summary} for name, summary in sorted(_summarize(kind).items())
     ]
     if kind == "encodings":
@@ -49,10 +49,14 @@ def list_members(kind: str) -> list[dict[str, Any]]:
             from zoo.attention.encoding import describe_facts
             from zoo.encodings.common.chains import list_changes
 
-        for one in found:
-            cls = registry.find(kind, one["name"])
-            one |= {"group": cls.part, "changes": list_changes(cls), "facts": describe_facts(cls)}
-    return found
+        for member in members:
+            cls = registry.find(kind, member["name"])
+            member |= {
+                "group": cls.part,
+                "changes": list_changes(cls),
+                "facts": describe_facts(cls),
+            }
+    return members
 
 
 def count_members() -> str:
@@ -85,11 +89,11 @@ def _summarize(kind: str) -> dict[str, str]:
         return summarize_weights()
     if kind != "recipes":
         return registry.summaries(kind)
-    found = {}
+    summaries = {}
     for name, path in registry.recipe_files().items():
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        found[name] = first.removeprefix("#").strip() if first.startswith("#") else ""
-    return found
+        line = path.read_text(encoding="utf-8").partition("\n")[0]
+        summaries[name] = line.removeprefix("#").strip() if line.startswith("#") else ""
+    return summaries
 
 
 COMMAND = Command(

@@ -45,10 +45,10 @@ def find_command(name: str) -> Command:
     return command
 
 
-def join_command(words: Sequence[str]) -> list[str]:
+def join_command(arguments: Sequence[str]) -> list[str]:
     """Return the words of a command line; `compare rank` is one, since argparse has no other."""
-    joined = " ".join(words[:2])
-    return [joined, *words[2:]] if joined in COMMANDS else [*words]
+    joined = " ".join(arguments[:2])
+    return [joined, *arguments[2:]] if joined in COMMANDS else [*arguments]
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,14 +65,14 @@ class Parser(argparse.ArgumentParser):
             hint = f"write it as in `{self.example}`, or {see}"
         raise RecipeError(ConfigIssue(ARGUMENT, "", message, hint))
 
-    def list_arguments(self, known: argparse.Namespace) -> list[str]:
+    def list_arguments(self, args: argparse.Namespace) -> list[str]:
         """Return the parsed words that are no flags, in their order."""
-        words: list[str] = []
+        values: list[str] = []
         for action in self._actions:
             if not action.option_strings:
-                value = getattr(known, action.dest)
-                words += value if isinstance(value, list) else [value]
-        return [str(word) for word in words if word is not None]
+                value = getattr(args, action.dest)
+                values += value if isinstance(value, list) else [value]
+        return [str(word) for word in values if word is not None]
 
 
 def build_parser() -> Parser:
@@ -128,52 +128,52 @@ def _add_arguments(parser: Parser, name: str, command: Command) -> None:
         parser.epilog = "\n\n".join(filter(None, [options, example]))
 
 
-def find_packages(words: Sequence[str]) -> Sequence[str]:
+def find_packages(argv: Sequence[str]) -> Sequence[str]:
     """Return the optional packages that a command line needs.
 
     Args:
-        words: The words after `zoo`, of a right command line.
+        argv: The words after `zoo`, of a right command line.
     """
-    name, *rest = join_command(words)
+    name, *arguments = join_command(argv)
     list_packages = find_command(name).list_packages
     # most commands need none, and their files need not be read
-    return list_packages(build_command_parser(name).parse_args(rest)) if list_packages else ()
+    return list_packages(build_command_parser(name).parse_args(arguments)) if list_packages else ()
 
 
-def suggest_command(*words: str) -> str:
+def suggest_command(*arguments: str) -> str:
     """Return a command of zoo, after the one that installs packages that it misses, if any.
 
     Args:
-        words: The words after `zoo`.
+        arguments: The words after `zoo`.
     """
-    missing = list_missing(find_packages(words))
+    missing = list_missing(find_packages(arguments))
     install = f"{suggest_install(*missing)} && " if missing else ""
-    return f"{install}{write_command(*words)}"
+    return f"{install}{write_command(*arguments)}"
 
 
-def run_command(known: argparse.Namespace) -> None:
+def run_command(args: argparse.Namespace) -> None:
     """Run a command once its words are right.
 
     Args:
-        known: Its parsed words.
+        args: Its parsed arguments.
 
     Raises:
         RecipeError: A word is wrong; nothing slow was imported.
     """
-    command = find_command(known.command)
+    command = find_command(args.command)
     if command.read is not None:
         from zoo.options.signature import check_early
 
-        check_early(partial(command.read, known))
+        check_early(partial(command.read, args))
     if command.computes:
         _flush_denormals()
     if not command.is_recorded:
-        command.run(known)
+        command.run(args)
         return
     from zoo.api.calls import record_command
 
-    with record_command(known.line):
-        command.run(known)
+    with record_command(args.line):
+        command.run(args)
 
 
 def _flush_denormals() -> None:
@@ -193,14 +193,14 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
     """
     limit_spinning()  # before a command imports torch
     _set_up_logging()
-    words = sys.argv[1:] if arguments is None else list(arguments)
+    argv = sys.argv[1:] if arguments is None else list(arguments)
     code = 0
     try:
-        known = None if work else _parse(words)
+        args = None if work else _parse(argv)
         # after parsing: `--help` need not pay for it
         keep_freed_memory()
         # other processes have a parent that said so
-        announces = known is not None and not is_secondary_process()
+        announces = args is not None and not is_secondary_process()
         with (
             handle_imports(announces=announces),
             explain_imports(),
@@ -209,13 +209,13 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
             if work:
                 _flush_denormals()
                 work()
-            elif known:
-                run_command(known)
+            elif args:
+                run_command(args)
     except ZooError as error:
-        text = error.spell(COMMAND_LINE)
+        message = error.spell(COMMAND_LINE)
         # all processes find the same config errors; one report is enough
-        if text and not (isinstance(error, RecipeError) and is_secondary_process()):
-            _report(f"zoo: {text}")
+        if message and not (isinstance(error, RecipeError) and is_secondary_process()):
+            _report(f"zoo: {message}")
         code = error.code
     except BrokenPipeError:
         # as in: zoo list | head
@@ -238,18 +238,18 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[], None] | None
 
 def _end_output(code: Any) -> Any:
     """Write what is left of standard output; return the exit code, 1 where that fails."""
-    problem = _flush_output()
+    error = _flush_output()
     # a reader that has seen enough is no failure
-    if problem is None or code or isinstance(problem, BrokenPipeError):
+    if error is None or code or isinstance(error, BrokenPipeError):
         return code
-    _report(f"zoo: standard output: {problem.strerror or problem}")
+    _report(f"zoo: standard output: {error.strerror or error}")
     return 1
 
 
-def _report(text: str) -> None:
+def _report(message: str) -> None:
     """Print a message to standard error, if anybody reads that."""
     with contextlib.suppress(OSError):
-        print(escape_text(text, keep="\n"), file=sys.stderr)
+        print(escape_text(message, keep="\n"), file=sys.stderr)
 
 
 def _flush_output() -> OSError | None:
@@ -292,68 +292,70 @@ def _spell(part: Any) -> Any:
     return part.spell(COMMAND_LINE) if isinstance(part, Message) else part
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the arguments and make plug-ins known.
 
     Raises:
         RecipeError: An argument is unknown; the message names the nearest flag.
     """
-    words = join_command(words)
-    if words and not words[0].startswith("-"):
-        if words[0] not in COMMANDS:
-            raise RecipeError(explain_command(words, [*COMMANDS]))
+    arguments = join_command(arguments)
+    if arguments and not arguments[0].startswith("-"):
+        if arguments[0] not in COMMANDS:
+            raise RecipeError(explain_command(arguments, [*COMMANDS]))
         # importing the files of all commands would only delay this one
-        name, *words = words
+        name, *arguments = arguments
         parser = build_command_parser(name)
     else:
         name, parser = "", build_parser()
-        if words and words[0].partition("=")[0] not in parser._option_string_actions:
-            raise RecipeError(explain_argument(parser, words[0], ()))
-    if any(_may_be_split(word) for word in words):
-        check_words(words)
+        if arguments and arguments[0].partition("=")[0] not in parser._option_string_actions:
+            raise RecipeError(explain_argument(parser, arguments[0], ()))
+    if any(_may_be_split(word) for word in arguments):
+        check_words(arguments)
     # argparse gives up at overrides after a flag; they are collected below
-    known, rest = parser.parse_known_args(words)
-    flags = [word for word in rest if word.startswith("-")]
-    if flags or (rest and not hasattr(known, "overrides")):
-        keys = _list_keys(name, known)
-        raise RecipeError(explain_argument(parser, (flags or rest)[0], keys))
-    if rest:
+    args, remaining = parser.parse_known_args(arguments)
+    flags = [word for word in remaining if word.startswith("-")]
+    if flags or (remaining and not hasattr(args, "overrides")):
+        keys = _list_keys(name, args)
+        raise RecipeError(explain_argument(parser, (flags or remaining)[0], keys))
+    if remaining:
         # overrides that follow a flag
-        known.overrides += rest
+        args.overrides += remaining
     # words without a section may be flags, or options of the command
-    single = [word for word in getattr(known, "overrides", ()) if _is_single(word)]
+    single = [word for word in getattr(args, "overrides", ()) if _is_single(word)]
     if single and (
-        issues := [*find_flags_as_keys(parser, single, partial(_list_keys, name, known))]
+        issues := [*find_flags_as_keys(parser, single, partial(_list_keys, name, args))]
     ):
         raise RecipeError(*issues)
 
-    known.command = name
-    known.line = format_line(name, parser.list_arguments(known), known.plugin)
-    if known.plugin:
+    args.command = name
+    args.line = format_line(name, parser.list_arguments(args), args.plugin)
+    if args.plugin:
         # a package in the current folder is found like an installed one
         sys.path.insert(0, os.getcwd())
         # in the environment, so that the processes which this one starts know them too
-        os.environ[PLUGINS] = ",".join(known.plugin)
-    return known
+        os.environ[PLUGINS] = ",".join(args.plugin)
+    return args
 
 
-def format_line(name: str, words: Sequence[str], plugins: Sequence[str] | None) -> str:
+def format_line(name: str, arguments: Sequence[str], plugins: Sequence[str] | None) -> str:
     """Return the command line that repeats a command, quoted for a shell.
 
     Args:
         name: The command.
-        words: Its arguments that are no flags.
+        arguments: Its arguments that are no flags.
         plugins: The plug-ins that it names.
     """
     passing = find_command(name).passing
-    lasting = [word for word in words if word.partition("=")[0] not in passing]
+    lasting = [word for word in arguments if word.partition("=")[0] not in passing]
     flags = [word for plugin in plugins or () for word in ("--plugin", plugin)]
     return shlex.join(["zoo", *name.split(), *lasting, *flags])
 
 
 def _may_be_split(word: str) -> bool:
     """Return whether a word opens brackets that it does not close, or is an equals sign."""
-    return word == "=" or any(word.count(one) > word.count(other) for one, other in ("[]", "{}"))
+    return word == "=" or any(
+        word.count(opening) > word.count(closing) for opening, closing in ("[]", "{}")
+    )
 
 
 def _is_single(word: str) -> bool:
@@ -362,14 +364,14 @@ def _is_single(word: str) -> bool:
     return "." not in key and key not in SECTIONS
 
 
-def _list_keys(name: str, known: argparse.Namespace) -> list[str]:
+def _list_keys(name: str, args: argparse.Namespace) -> list[str]:
     """Return what a command takes as key=value: its own options, and the keys of a recipe."""
     from zoo.options.signature import read_class
 
     keys = [
         f"{prefix}{key}" for prefix, path in find_command(name).options for key in read_class(path)
     ]
-    if hasattr(known, "overrides"):
+    if hasattr(args, "overrides"):
         from zoo.config.recipe import list_keys
 
         keys += list_keys()

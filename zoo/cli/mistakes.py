@@ -15,72 +15,72 @@ BRACKETS: Mapping[str, str] = {"[": "]", "{": "}"}
 HELP = {"help": "--help", "version": "--version", "usage": "--help"}
 
 
-def explain_command(words: Sequence[str], commands: Sequence[str]) -> ConfigIssue:
+def explain_command(arguments: Sequence[str], commands: Sequence[str]) -> ConfigIssue:
     """Explain a first word that is no command."""
-    word, others = words[0], words[1:]
-    remedy = ""
+    word, following = arguments[0], arguments[1:]
+    hint = ""
     if word in HELP:
-        remedy = f"write {write_command(HELP[word])}"
-    elif others and others[0] in commands and not find_meant(word, commands, TYPO):
-        remedy = f"write {write_command(others[0], word)}: the command comes first"
+        hint = f"write {write_command(HELP[word])}"
+    elif following and following[0] in commands and not find_meant(word, commands, TYPO):
+        hint = f"write {write_command(following[0], word)}: the command comes first"
     elif word in registry.recipe_files():
-        remedy = (
+        hint = (
             f"it is a recipe: write {write_command('fit', word)}, or {write_command('show', word)}"
         )
     elif word in registry.names("encodings"):
-        remedy = f"it is an encoding: write {write_command('show', word)}"
-    elif two := [one for one in commands if one.split()[1:] == [word]]:
-        remedy = f"did you mean {two[0]}?"
-    return ConfigIssue(ARGUMENT, word, "unknown command", remedy or nearest(word, commands))
+        hint = f"it is an encoding: write {write_command('show', word)}"
+    elif matches := [command for command in commands if command.split()[1:] == [word]]:
+        hint = f"did you mean {matches[0]}?"
+    return ConfigIssue(ARGUMENT, word, "unknown command", hint or nearest(word, commands))
 
 
-def check_words(words: Sequence[str]) -> None:
+def check_words(arguments: Sequence[str]) -> None:
     """Refuse words that were one until the shell split them at their spaces.
 
     Raises:
         RecipeError: A value in brackets, or an equals sign, stands in several words.
     """
-    issues = [*_find_split_words(words)]
+    issues = [*_find_split_words(arguments)]
     if issues:
         raise RecipeError(*issues)
 
 
-def _find_split_words(words: Sequence[str]) -> Iterator[ConfigIssue]:
+def _find_split_words(arguments: Sequence[str]) -> Iterator[ConfigIssue]:
     number = 0
-    while number < len(words):
-        taken = _count_parts(words[number:])
-        whole = " ".join(words[number : number + taken])
-        if taken > 1 and "=" in words[number : number + taken]:
-            joined = "".join(words[number : number + taken])
-            problem = f"{whole!r}: spaces around ="
-            yield ConfigIssue(ARGUMENT, "", problem, f"write {shlex.quote(joined)}")
+    while number < len(arguments):
+        taken = _count_parts(arguments[number:])
+        whole = " ".join(arguments[number : number + taken])
+        if taken > 1 and "=" in arguments[number : number + taken]:
+            joined = "".join(arguments[number : number + taken])
+            message = f"{whole!r}: spaces around ="
+            yield ConfigIssue(ARGUMENT, "", message, f"write {shlex.quote(joined)}")
         elif taken > 1:
-            problem = f"{whole!r}: the shell has split it at its spaces"
-            yield ConfigIssue(ARGUMENT, "", problem, f"put it in quotes: {shlex.quote(whole)}")
+            message = f"{whole!r}: the shell has split it at its spaces"
+            yield ConfigIssue(ARGUMENT, "", message, f"put it in quotes: {shlex.quote(whole)}")
         number += taken
 
 
-def _count_parts(words: Sequence[str]) -> int:
+def _count_parts(arguments: Sequence[str]) -> int:
     """Return how many words were one; 1 if the first is whole."""
-    first, rest = words[0], words[1:]
-    if len(rest) > 1 and rest[0] == "=" and not first.startswith("-"):
+    head, tail = arguments[0], arguments[1:]
+    if len(tail) > 1 and tail[0] == "=" and not head.startswith("-"):
         return 3
-    key, equals, _ = first.partition("=")
+    key, equals, _ = head.partition("=")
     is_option = equals and all(part.isidentifier() for part in key.split("."))
-    if not (is_option or first[:1] in BRACKETS) or not _list_open(first):
+    if not (is_option or head[:1] in BRACKETS) or not _list_open(head):
         return 1
-    for count, word in enumerate(rest, 2):
-        if not _list_open(" ".join(words[:count])):
+    for count, word in enumerate(tail, 2):
+        if not _list_open(" ".join(arguments[:count])):
             return count
         if "=" in word or word.startswith("-"):
             break
     return 1
 
 
-def _list_open(text: str) -> list[str]:
+def _list_open(word: str) -> list[str]:
     """Return the brackets that text opens and does not close; none if it closes too many."""
     expected: list[str] = []
-    for sign in text:
+    for sign in word:
         if sign in BRACKETS:
             expected.append(BRACKETS[sign])
         elif sign in BRACKETS.values() and (not expected or expected.pop() != sign):
@@ -106,28 +106,30 @@ def explain_argument(
     key = flag.lstrip("-").replace("-", "_")
     meant = find_meant(key, keys, SYNONYM) if key not in keys else [key]
     # run_dir is another word for --run-dir, and output_dir too
-    flags_by_dest = {one.lstrip("-").replace("-", "_"): one for one in flags}
-    same = [flags_by_dest[one] for one in find_meant(key, flags_by_dest, SYNONYM)]
+    flags_by_dest = {option.lstrip("-").replace("-", "_"): option for option in flags}
+    same = [flags_by_dest[dest] for dest in find_meant(key, flags_by_dest, SYNONYM)]
     if near := same or find_meant(flag, flags, TYPO):
         return ConfigIssue(ARGUMENT, word, "unknown argument", offer(flag, near))
     if meant := meant or find_meant(key, keys, TYPO):
-        choices = " or ".join(f"{one}={value if equals else '...'}" for one in meant)
+        choices = " or ".join(f"{name}={value if equals else '...'}" for name in meant)
         return ConfigIssue(ARGUMENT, word, "unknown argument", f"write {choices}, without dashes")
     return ConfigIssue(ARGUMENT, word, "unknown argument", nearest(flag, flags))
 
 
 def find_flags_as_keys(
-    parser: argparse.ArgumentParser, words: Sequence[str], list_keys: Callable[[], Sequence[str]]
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    list_keys: Callable[[], Sequence[str]],
 ) -> Iterator[ConfigIssue]:
     """Yield an issue for each `run_dir=x`, which is written `--run-dir x`.
 
     Args:
         parser: The parser of the command.
-        words: Words of the command line.
+        arguments: Words of the command line.
         list_keys: Returns the keys that the command takes as key=value.
     """
     flags = {action.dest: action for action in parser._actions if action.option_strings}
-    for word in words:
+    for word in arguments:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             continue
@@ -139,5 +141,5 @@ def find_flags_as_keys(
                 continue
             takes_value = flags[meant].nargs != 0
             flag = flags[meant].option_strings[-1]
-            remedy = f"write {flag} {value}" if takes_value else f"write {flag}"
-            yield ConfigIssue(ARGUMENT, "", f"{word!r}: an argument with dashes", remedy)
+            hint = f"write {flag} {value}" if takes_value else f"write {flag}"
+            yield ConfigIssue(ARGUMENT, "", f"{word!r}: an argument with dashes", hint)

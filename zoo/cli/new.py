@@ -135,13 +135,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Write the file and print its path."""
-    if known.kind not in KINDS:
-        hint = nearest(known.kind, KINDS)
-        raise _refuse(known.kind, "no such kind of file", hint)
-    is_recipe = known.kind == "recipe"
-    print(write_recipe(known.name) if is_recipe else write_member(known.kind, known.name))
+    if args.kind not in KINDS:
+        hint = nearest(args.kind, KINDS)
+        raise _refuse(args.kind, "no such kind of file", hint)
+    is_recipe = args.kind == "recipe"
+    print(write_recipe(args.name) if is_recipe else write_member(args.kind, args.name))
 
 
 def write_recipe(name: str) -> str:
@@ -177,28 +177,28 @@ def write_member(kind: str, name: str) -> str:
     # before the registry, which refuses a plug-in whose file is not finished
     if file.exists():
         raise _refuse(str(file), "it exists already", "choose another name")
-    for other, (members, _) in MEMBERS.items():
+    for other_kind, (members, _) in MEMBERS.items():
         # `zoo show NAME` finds either
         if name in registry.names(members):
-            article = "an" if other == "encoding" else "a"
-            raise _refuse(name, f"zoo has {article} {other} of this name", "choose another")
+            article = "an" if other_kind == "encoding" else "a"
+            raise _refuse(name, f"zoo has {article} {other_kind} of this name", "choose another")
     title = "".join(part.capitalize() for part in name.split("_"))
     _write(file, template.format(title=title))
 
     start = folder / "__init__.py"
     if not start.exists():
         _write(start, '"""Encodings, data and recipes of my own for zoo."""\n')
-    words = (name, "--plugin", package)
-    show = write_command("show", *words)
+    arguments = (name, "--plugin", package)
+    show = write_command("show", *arguments)
     if kind == "encoding":
-        log_next(write_command("verify", *words), show)
+        log_next(write_command("verify", *arguments), show)
     else:
-        words = (f"model.layer_types.linear.mixer={name}", "--plugin", package)
-        log_next(show, write_command("fit", "lm_hybrid", *words))
+        arguments = (f"model.layer_types.linear.mixer={name}", "--plugin", package)
+        log_next(show, write_command("fit", "lm_hybrid", *arguments))
     return str(file)
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, content: str) -> None:
     """Write a new file. Raises RecipeError if there is one already."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -207,11 +207,11 @@ def _write(file: Path, text: str) -> None:
     except FileExistsError:
         raise _refuse(str(file), "it exists already", "choose another name") from None
     with open(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
+        stream.write(content)
 
 
-def _refuse(word: str, problem: str, remedy: str) -> RecipeError:
-    return RecipeError(ConfigIssue(ARGUMENT, word, problem, remedy))
+def _refuse(word: str, message: str, hint: str) -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, word, message, hint))
 
 
 COMMAND = Command(

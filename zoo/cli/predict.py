@@ -31,33 +31,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(known: argparse.Namespace) -> tuple[list[str], list[Edit]]:
+def read(args: argparse.Namespace) -> tuple[list[str], list[Edit]]:
     """Return the paths of files, and the overrides."""
     from zoo.config import check_edits
     from zoo.config.command_line import parse_overrides
 
-    paths, changes = split_paths(known.overrides)
+    paths, changes = split_paths(args.overrides)
     # without a section, a key is one of `predict`; ~KEY removes a key of the recipe
-    words = [
+    assignments = [
         word if word.startswith("~") or "." in word.partition("=")[0] else f"predict.{word}"
         for word in changes
     ]
-    edits = parse_overrides(words)
+    edits = parse_overrides(assignments)
     check_edits(edits)
     return paths, edits
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Predict; with --json print only the result."""
     from zoo.api.guard import suggest_smaller
     from zoo.evaluation.predict import predict
 
-    paths, edits = read(known)
+    paths, edits = read(args)
     # each file once it is done: `zoo.predict` returns when all are
-    show = None if known.json else _print
+    show = None if args.json else _print
     with suggest_smaller("predict"):
-        result = predict(known.checkpoint, [Path(path) for path in paths], edits, show)
-    if known.json:
+        result = predict(args.checkpoint, [Path(path) for path in paths], edits, show)
+    if args.json:
         print(as_json(result.to_dict()))
 
 

@@ -30,53 +30,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(known: argparse.Namespace) -> None:
+def read(args: argparse.Namespace) -> None:
     """Read the words. Raises RecipeError where one is wrong."""
-    if known.what in registry.names("encodings"):
-        _read_encoding(known.what, known.overrides)
-    elif known.what in registry.names("mixers"):
-        _read_mixer(known.what, known.overrides)
-    elif known.what == SCHEMA:
-        if known.overrides:
-            problem = "the schema has no options"
+    if args.what in registry.names("encodings"):
+        _read_encoding(args.what, args.overrides)
+    elif args.what in registry.names("mixers"):
+        _read_mixer(args.what, args.overrides)
+    elif args.what == SCHEMA:
+        if args.overrides:
+            message = "the schema has no options"
             raise RecipeError(
-                ConfigIssue(ARGUMENT, "", problem, f"write {write_command('show', SCHEMA)}")
+                ConfigIssue(ARGUMENT, "", message, f"write {write_command('show', SCHEMA)}")
             )
     else:
         from zoo.config import find_recipe, load
         from zoo.config.command_line import parse_overrides
 
-        others = [*registry.names("encodings"), *registry.names("mixers"), SCHEMA]
-        load(
-            find_recipe(known.what, others, "recipe or encoding"), parse_overrides(known.overrides)
-        )
+        names = [*registry.names("encodings"), *registry.names("mixers"), SCHEMA]
+        load(find_recipe(args.what, names, "recipe or encoding"), parse_overrides(args.overrides))
 
 
-def list_packages(known: argparse.Namespace) -> tuple[str, ...]:
+def list_packages(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the packages that draw a picture."""
-    is_named = any(word.startswith("picture=") for word in known.overrides)
+    is_named = any(word.startswith("picture=") for word in args.overrides)
     return EXTRAS["compare"] if is_named else ()
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the text."""
-    if known.what == SCHEMA:
+    if args.what == SCHEMA:
         from zoo.config.json_schema import build_schema
 
         print(json.dumps(build_schema(), indent=1))
-    elif known.what in registry.names("encodings"):
+    elif args.what in registry.names("encodings"):
         from zoo.cli.describe import UnwrittenPicture, explain_encoding
 
         try:
-            print_text(explain_encoding(known.what, known.overrides))
+            print_text(explain_encoding(args.what, args.overrides))
         except UnwrittenPicture as error:
             # all but the picture is printed; the error follows it
             print_text(error.text)
             raise
-    elif known.what in registry.names("mixers"):
+    elif args.what in registry.names("mixers"):
         from zoo.cli.describe import explain_mixer
 
-        print_text(explain_mixer(known.what, known.overrides))
+        print_text(explain_mixer(args.what, args.overrides))
     else:
         # the library of the Hub reads it when it is imported, and tries five times without it
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -84,27 +82,29 @@ def run(known: argparse.Namespace) -> None:
         from zoo.config import find_recipe
         from zoo.config.command_line import parse_overrides
 
-        recipe = find_recipe(known.what)
-        print_text(describe_recipe(str(recipe), parse_overrides(known.overrides)))
+        recipe = find_recipe(args.what)
+        print_text(describe_recipe(str(recipe), parse_overrides(args.overrides)))
 
 
-def _read_encoding(name: str, words: Sequence[str]) -> None:
+def _read_encoding(name: str, arguments: Sequence[str]) -> None:
     """Read the options of an encoding and of the command."""
     from zoo.config.command_line import parse_options
     from zoo.options.signature import EveryEncoding, read_options
     from zoo.options.unknown import OptionOwner
 
     sources = (read_options("encodings", name), EveryEncoding, SIZES, SHOW)
-    parse_options(words, sources, OptionOwner("encodings", name))
+    parse_options(arguments, sources, OptionOwner("encodings", name))
 
 
-def _read_mixer(name: str, words: Sequence[str]) -> None:
+def _read_mixer(name: str, arguments: Sequence[str]) -> None:
     """Read the options of a mixer and of the command."""
     from zoo.config.command_line import parse_options
     from zoo.options.signature import read_options
     from zoo.options.unknown import OptionOwner
 
-    parse_options(words, (read_options("mixers", name), MIXER_SIZES), OptionOwner("mixers", name))
+    parse_options(
+        arguments, (read_options("mixers", name), MIXER_SIZES), OptionOwner("mixers", name)
+    )
 
 
 COMMAND = Command(

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(known: argparse.Namespace) -> tuple[list[tuple[Choice, ...]] | None, dict[str, Any]]:
+def read(args: argparse.Namespace) -> tuple[list[tuple[Choice, ...]] | None, dict[str, Any]]:
     """Return the encodings, None for all, and the options of the command.
 
     Raises:
@@ -38,30 +38,32 @@ def read(known: argparse.Namespace) -> tuple[list[tuple[Choice, ...]] | None, di
     """
     from zoo.config.tree import collect_issues
 
-    words = known.overrides
-    assignments = [word for word in words if word.partition("=")[0].isidentifier() and "=" in word]
-    names = [word for word in words if word not in assignments]
+    arguments = args.overrides
+    assignments = [
+        word for word in arguments if word.partition("=")[0].isidentifier() and "=" in word
+    ]
+    names = [word for word in arguments if word not in assignments]
     issues: list[ConfigIssue] = []
     encodings: list[tuple[Choice, ...]] = []
     options: dict[str, Any] = {}
-    own: dict[str, Any] = {}
+    encoding_options: dict[str, Any] = {}
     with collect_issues(issues):
-        options, own = _parse_options(assignments, names)
+        options, encoding_options = _parse_options(assignments, names)
     with collect_issues(issues):
-        encodings = _parse_encodings(names, own)
+        encodings = _parse_encodings(names, encoding_options)
     if issues:
         raise RecipeError(*issues)
     return None if names == [ALL] else encodings, options
 
 
-def run(known: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the certificates; fail if a law is broken."""
     from zoo.api.tools import verify
     from zoo.laws.report import format_certificates
 
-    encodings, options = read(known)
+    encodings, options = read(args)
     result = verify(encodings, verbose=None, **options)
-    if known.json:
+    if args.json:
         print(as_json(result.to_dict()))
     elif result.certificates:
         print_text(format_certificates(result.certificates))
@@ -79,23 +81,27 @@ def _parse_options(
     is_single = len(names) == 1 and names[0] in registry.names("encodings")
     sources = (read_options("encodings", names[0]), EveryEncoding) if is_single else ()
     options, *groups = parse_options(assignments, (VERIFY, *sources))
-    given = {word.partition("=")[0] for word in assignments}
-    own = {key: value for group in groups for key, value in group.items() if key in given}
-    return options, own
+    keys = {word.partition("=")[0] for word in assignments}
+    encoding_options = {
+        key: value for group in groups for key, value in group.items() if key in keys
+    }
+    return options, encoding_options
 
 
-def _parse_encodings(names: Sequence[str], own: dict[str, Any]) -> list[tuple[Choice, ...]]:
+def _parse_encodings(
+    names: Sequence[str], encoding_options: dict[str, Any]
+) -> list[tuple[Choice, ...]]:
     """Return the encodings of words, a single one with options of its own."""
     if not names:
-        remedy = f"name one, or all; see {write_command('list', 'encodings')}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "", "no encoding", remedy))
+        hint = f"name one, or all; see {write_command('list', 'encodings')}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "", "no encoding", hint))
     if list(names) == [ALL]:
         return []
     from zoo.config.command_line import parse_encodings
     from zoo.options import Choice
 
     chains = parse_encodings(names)
-    return [(Choice(chains[0][0].name, own),)] if own else chains
+    return [(Choice(chains[0][0].name, encoding_options),)] if encoding_options else chains
 
 
 COMMAND = Command(
