@@ -48,7 +48,9 @@ class TrainingStep:
         torch.manual_seed(0)
         self.workload = workload
         self.model = contender.make(workload).to(workload.device).train()
-        self.inputs, self.targets = (one.to(workload.device) for one in make_batch(workload.shape))
+        self.inputs, self.targets = (
+            tensor.to(workload.device) for tensor in make_batch(workload.shape)
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
         self.parameters = _count_parameters(self.model)
 
@@ -73,7 +75,7 @@ class TrainingStep:
         tensors = [*self.model.parameters(), *self.model.buffers()]
         for state in self.optimizer.state.values():
             tensors += [value for value in state.values() if isinstance(value, Tensor)]
-        return sum(one.numel() * one.element_size() for one in tensors)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class TrainMeasure(BenchMeasure):

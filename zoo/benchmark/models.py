@@ -114,23 +114,23 @@ def choose_contenders(
     chain = against or [Choice(workload.shape.default_reference)]
     reference = build_contender(chain)
     if reason := find_refusal(reference, workloads):
-        remedy = f"name an encoding for {workload.shape.kind}s"
-        raise RecipeError(ConfigIssue(ARGUMENT, "against", reason, remedy))
+        hint = f"name an encoding for {workload.shape.kind}s"
+        raise RecipeError(ConfigIssue(ARGUMENT, "against", reason, hint))
 
-    named = [build_contender(one) for one in encodings]
+    named = [build_contender(choices) for choices in encodings]
     if not (encodings or scores or layers):
         named = build_all_contenders()
-    named += [build_contender(chain, one) for one in scores]
+    named += [build_contender(chain, score) for score in scores]
     named += [build_mixed_contender(recipe) for recipe in layers]
     chosen, excluded = [reference], {}
     # one that was named twice, or is the reference, is measured once
-    for one in {one.name: one for one in named}.values():
-        if one.name == reference.name:
+    for contender in {contender.name: contender for contender in named}.values():
+        if contender.name == reference.name:
             continue
-        if reason := find_refusal(one, workloads):
-            excluded[one.name] = reason
+        if reason := find_refusal(contender, workloads):
+            excluded[contender.name] = reason
         else:
-            chosen.append(one)
+            chosen.append(contender)
     if excluded and len(chosen) == 1:
         raise RecipeError(*(ConfigIssue(ARGUMENT, *pair) for pair in excluded.items()))
     for name, reason in excluded.items() if encodings or scores or layers else ():
@@ -180,14 +180,14 @@ def load_layers(names: Sequence[str]) -> list[Recipe]:
         with collect_issues(issues):
             recipes.append(load(name))
             if not recipes[-1].model.options.get("layer_types"):
-                problem = f"all layers of {recipes[-1].name} are alike"
-                remedy = "name a recipe with model.layer_types, or its encoding in place of it"
+                message = f"all layers of {recipes[-1].name} are alike"
+                hint = "name a recipe with model.layer_types, or its encoding in place of it"
                 key = f"layers.{number}"
-                raise RecipeError(ConfigIssue(ARGUMENT, key, problem, remedy))
+                raise RecipeError(ConfigIssue(ARGUMENT, key, message, hint))
     counts = Counter(recipe.name for recipe in recipes)
     for name in [name for name, count in counts.items() if count > 1]:
-        problem = f"two recipes are called {name}, and rows are named for recipes"
-        issues.append(ConfigIssue(ARGUMENT, "layers", problem, "rename a file, or list it once"))
+        message = f"two recipes are called {name}, and rows are named for recipes"
+        issues.append(ConfigIssue(ARGUMENT, "layers", message, "rename a file, or list it once"))
     if issues:
         raise RecipeError(*issues)
     return recipes
@@ -198,21 +198,21 @@ def build_mixed_contender(recipe: Recipe) -> Contender:
 
     It has the encodings, types and pattern of the recipe, and the sizes of the workload.
     """
-    given = recipe.model.options
-    options = {key: given[key] for key in PATTERN_KEYS if key in given}
+    model_options = recipe.model.options
+    options = {key: model_options[key] for key in PATTERN_KEYS if key in model_options}
 
     def make(workload: Workload) -> nn.Module:
         if recipe.model.name != MODELS[workload.shape.kind]:
-            problem = f"model {recipe.model.name} is not measured with {workload.shape.kind}s"
-            raise OptionError("layers", f"{problem}; choose another shape")
+            message = f"model {recipe.model.name} is not measured with {workload.shape.kind}s"
+            raise OptionError("layers", f"{message}; choose another shape")
         try:
             return _build_model(workload, options)
         except OptionError as error:
             # the depth is that of the shape
             if error.key != "layer_pattern":
                 raise
-            problem = f"its pattern is longer than the depth, {workload.shape.depth}"
-            raise OptionError("layers", f"{problem}; choose another shape") from None
+            message = f"its pattern is longer than the depth, {workload.shape.depth}"
+            raise OptionError("layers", f"{message}; choose another shape") from None
 
     return _build_own_contender(f"layers of {recipe.name}", make)
 
@@ -239,8 +239,8 @@ def _build_model(workload: Workload, options: Mapping[str, Any]) -> nn.Module:
 def _build_vit(workload: Workload, options: Mapping[str, Any]) -> ViT:
     shape = workload.shape
     if "temperature" in options:
-        problem = "patches have no order by which a temperature could grow"
-        raise OptionError("scores", problem)
+        message = "patches have no order by which a temperature could grow"
+        raise OptionError("scores", message)
     return ViT(
         ImageSpec(3, shape.length, shape.length, shape.outputs),
         dim=shape.dim,
@@ -261,7 +261,7 @@ def _index_positions(value: Any) -> Any:
     if isinstance(value, Choice):
         return Choice(value.name, {"coordinates": "index", **value.options})
     if isinstance(value, Mapping):
-        return {key: _index_positions(each) for key, each in value.items()}
+        return {key: _index_positions(nested) for key, nested in value.items()}
     return tuple(map(_index_positions, value)) if isinstance(value, tuple) else value
 
 
@@ -327,7 +327,7 @@ class _BackendsFound(Exception):
 
 def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
     """Return the backend of the first layer of each type, and why it was chosen."""
-    found: dict[str, None] = {}
+    backends: dict[str, None] = {}
     (transformer,) = find_transformers(model)
     types = transformer.layer_types or ("",)
     firsts = sorted(types.index(name) for name in set(types))
@@ -336,7 +336,7 @@ def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
     def note(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
         assert isinstance(layer, SelfAttention | Mixer)
         tokens, chain, _ = arguments
-        found["{} ({})".format(*layer.plan(tokens, chain, device))] = None
+        backends["{} ({})".format(*layer.plan(tokens, chain, device))] = None
         if layer.dims.layer == firsts[-1]:
             raise _BackendsFound
 
@@ -345,7 +345,7 @@ def _describe_backend(model: nn.Module, inputs: Tensor, device: str) -> str:
     try:
         model(inputs)
     except _BackendsFound:
-        return ", ".join(found)
+        return ", ".join(backends)
     finally:
         for hook in hooks:
             hook.remove()
@@ -358,9 +358,9 @@ def build_peers(shape: Shape, names: Collection[str]) -> list[Contender]:
     Log each library that is needed and cannot be imported.
     """
     models = [*_list_x_transformers(shape), *_list_timm(shape)]
-    wanted = [one for one in models if one.counterpart in names]
+    wanted = [peer for peer in models if peer.counterpart in names]
     missing = set()
-    for library in dict.fromkeys(one.library for one in wanted):
+    for library in dict.fromkeys(peer.library for peer in wanted):
         assert library is not None
         try:
             importlib.import_module(library.replace("-", "_"))
@@ -368,12 +368,12 @@ def build_peers(shape: Shape, names: Collection[str]) -> list[Contender]:
             # a broken library raises anything
             log.info("%s", _describe_missing(library, error))
             missing.add(library)
-    return [one for one in wanted if one.library not in missing]
+    return [peer for peer in wanted if peer.library not in missing]
 
 
 def read_versions(contenders: Collection[Contender]) -> dict[str, str]:
     """Return {library: version} of the libraries of some contenders."""
-    libraries = {one.library for one in contenders if one.library}
+    libraries = {contender.library for contender in contenders if contender.library}
     return {name: _read_version(name) for name in sorted(libraries)}
 
 

@@ -40,9 +40,11 @@ def draw_result(result: BenchResult) -> Chart:
     rows = merge_references(result.rows)
     panels = []
     for measure in TITLES:
-        if found := select_rows(rows, measure):
-            several = len(list_lengths(found, measure)) > 1
-            panels.append(_draw_curves(result, found) if several else _draw_bars(result, found))
+        if measured := select_rows(rows, measure):
+            several = len(list_lengths(measured, measure)) > 1
+            panels.append(
+                _draw_curves(result, measured) if several else _draw_bars(result, measured)
+            )
     chart = alt.concat(*panels or [_draw_bars(result, [])], columns=2, spacing=30)
     return chart.resolve_scale(color="independent").properties(title=_build_title(result))
 
@@ -77,7 +79,7 @@ def _draw_bars(result: BenchResult, rows: Sequence[BenchRow]) -> Chart:
         bar = {"row": str(number), "ratio": middle, "low": low, "high": high, "zero": 0.0}
         data.append(bar | {"text": f"{middle:.2f}", "colour": _choose_colour(row, result)})
 
-    most = max((one["high"] for one in data), default=1.0)
+    most = max((entry["high"] for entry in data), default=1.0)
     scale = alt.Scale(domain=[0, 1.12 * max(most, 1.0)], nice=False)
     labels = label_expression([row.name for row in shown])
     axis = alt.Axis(labelExpr=labels, ticks=False, domain=False, labelLimit=240)
@@ -90,8 +92,8 @@ def _draw_bars(result: BenchResult, rows: Sequence[BenchRow]) -> Chart:
     )
     quartiles = base.mark_rule(color=LIGHT.ink).encode(x="low:Q", x2="high")
     texts = base.mark_text(align="left", dx=5, fontSize=9).encode(x="high:Q", text="text:N")
-    one = start_chart([{"one": 1.0}])
-    line = one.mark_rule(color=LIGHT.faint, strokeDash=[4, 3]).encode(x="one:Q")
+    baseline = start_chart([{"one": 1.0}])
+    line = baseline.mark_rule(color=LIGHT.faint, strokeDash=[4, 3]).encode(x="one:Q")
     heading = alt.Title(clean(title), anchor="start", frame="group", fontSize=12)
     height = 18 * max(len(shown), 3)
     return alt.layer(bars, line, quartiles, texts).properties(
@@ -157,9 +159,9 @@ def _build_line(
 
 
 def _fit_scales(points: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[Scale, Scale]:
-    every = [point for line in points.values() for point in line]
-    x = sorted({x for x, _ in every})
-    fitted = fit_scale([torch.tensor([y for _, y in every])], log=True).widen()
+    pairs = [point for line in points.values() for point in line]
+    x = sorted({x for x, _ in pairs})
+    fitted = fit_scale([torch.tensor([y for _, y in pairs])], log=True).widen()
     margin = max(1.0, (MIN_RATIO * fitted.low / fitted.high) ** 0.5)
     y_scale = Scale(fitted.low / margin, fitted.high * margin, log=True)
     return Scale(x[0], x[-1], log=True, ticks=tuple(x)), y_scale
@@ -169,9 +171,9 @@ def _choose_models(result: BenchResult, rows: Sequence[BenchRow]) -> list[str]:
     """Choose the models with a colour: all, or the reference and some from quick to slow."""
     longest = max(row.length for row in rows)
     order = [row.name for row in select_rows(rows, rows[0].measure, longest)]
-    others = [name for name in order if name != result.reference]
+    candidates = [name for name in order if name != result.reference]
     room = len(LIGHT.series) - 1
-    if len(others) > room:
-        share = (len(others) - 1) / (room - 1)
-        others = [others[round(number * share)] for number in range(room)]
-    return [result.reference, *others]
+    if len(candidates) > room:
+        share = (len(candidates) - 1) / (room - 1)
+        candidates = [candidates[round(number * share)] for number in range(room)]
+    return [result.reference, *candidates]

@@ -43,16 +43,16 @@ def describe_recorded_layers(name: str) -> dict[str, str]:
         {shape: the median of the ratios within rounds, their quartiles, and the sizes}, and under
         "recorded on" where; empty for what is not recorded.
     """
-    found, places = {}, []
+    times, places = {}, []
     for result in read_recorded_layers():
         rows = {row.name: row for row in merge_references(result.rows)}
         if name in rows and rows[name].ratios:
-            found[str(result.shape["name"])] = _describe_row(result, rows[name])
+            times[str(result.shape["name"])] = _describe_row(result, rows[name])
             places.append(
                 f"{format_machine(result.machine)}; torch {result.machine['torch']}; "
                 f"zoo {result.zoo_version}; {result.created}"
             )
-    return {**found, "recorded on": " | ".join(dict.fromkeys(places))} if found else {}
+    return {**times, "recorded on": " | ".join(dict.fromkeys(places))} if times else {}
 
 
 def describe_recorded_memory(name: str) -> dict[str, str]:
@@ -81,12 +81,12 @@ def describe_recorded_memory(name: str) -> dict[str, str]:
 
 def _describe_row(result: BenchResult, row: BenchRow) -> str:
     shape, quartiles = result.shape, compute_quartiles(row.ratios)
-    text = f"{row.ratio:.2f}"
+    ratio = f"{row.ratio:.2f}"
     if quartiles:
-        text += " ({:.2f} to {:.2f})".format(*quartiles)
+        ratio += " ({:.2f} to {:.2f})".format(*quartiles)
     tokens = row.length
     if shape["kind"] == "image":
         tokens = (row.length // shape["patch_size"]) ** 2
     sizes = f"width {shape['dim']}, {shape['heads']} heads, {tokens:,} tokens"
     rounds = f"median and quartiles of {len(row.ratios)} rounds"
-    return f"{text}; {sizes}, batch {shape['batch']}; {rounds}"
+    return f"{ratio}; {sizes}, batch {shape['batch']}; {rounds}"

@@ -43,9 +43,9 @@ def write_result(result: BenchResult, folder: Path) -> None:
     """Write numbers, table and picture; existing files are overwritten."""
     numbers = json.dumps(result.to_dict(), indent=1)
     texts = {NUMBERS: f"{numbers}\n", TABLE: f"{format_result(result)}\n"}
-    for name, text in {**texts, **format_tables(build_result_table(result))}.items():
+    for name, content in {**texts, **format_tables(build_result_table(result))}.items():
         with name_file(folder / name):
-            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).write_text(content, encoding="utf-8")
     with skip_without_package(f"no {PICTURE}"):
         # altair takes its time to import
         from zoo.benchmark.plots import draw_result
@@ -60,24 +60,24 @@ def prepare_folder(to: str) -> Path:
     try:
         folder.mkdir(exist_ok=True)
         check_writable(folder)
-        others = list_other_files(folder)
+        other_files = list_other_files(folder)
         if (folder / NUMBERS).exists():
             BenchResult.read(folder / NUMBERS)
     except DataError as error:
         raise RecipeError(ConfigIssue(ARGUMENT, "to", str(error), "name another folder")) from None
     except OSError as error:
-        problem = f"{folder} cannot be written, {error.strerror or error}"
-        raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, "name another folder")) from None
-    if others:
-        problem = f"{folder} holds other files, {others[0]} among them"
-        raise RecipeError(ConfigIssue(ARGUMENT, "to", problem, "name a folder of its own"))
+        message = f"{folder} cannot be written, {error.strerror or error}"
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", message, "name another folder")) from None
+    if other_files:
+        message = f"{folder} holds other files, {other_files[0]} among them"
+        raise RecipeError(ConfigIssue(ARGUMENT, "to", message, "name a folder of its own"))
     return folder
 
 
 def list_other_files(folder: Path) -> list[str]:
     """List the files of a folder that are not of a result."""
-    known = (NUMBERS, TABLE, PICTURE, *VECTORS, LATEX, CSV)
-    return sorted(path.name for path in folder.iterdir() if path.name not in known)
+    result_files = (NUMBERS, TABLE, PICTURE, *VECTORS, LATEX, CSV)
+    return sorted(path.name for path in folder.iterdir() if path.name not in result_files)
 
 
 # Tables
@@ -98,7 +98,7 @@ def format_result(result: BenchResult) -> str:
         names = ", ".join(result.excluded)
         parts.append(f"Left out, since they do not apply (bench.json says why): {names}")
     errors = [
-        f"- {one.name}, {one.measure} at {one.length:,}: {one.error}" for one in rows if one.error
+        f"- {row.name}, {row.measure} at {row.length:,}: {row.error}" for row in rows if row.error
     ]
     if errors:
         parts.append("Failed:\n\n" + "\n".join(errors))
@@ -115,17 +115,17 @@ def build_result_table(result: BenchResult) -> ResultTable:
     ]
     groups = [group for group in groups if group[2]]
     columns = []
-    for measure, length, found in groups:
-        is_memory = next(iter(found.values())).unit == "bytes"
+    for measure, length, row_by_name in groups:
+        is_memory = next(iter(row_by_name.values())).unit == "bytes"
         name = f"{measure}, {_format_length(result, length)}"
         title = "MB" if is_memory else "ms"
         columns.append(ResultColumn(title=title, group=name, decimals=1, better="low"))
         columns.append(ResultColumn(title="ratio", group=name, decimals=2, better="low"))
-    names = dict.fromkeys(name for _, _, found in groups for name in found)
+    names = dict.fromkeys(name for _, _, row_by_name in groups for name in row_by_name)
     lines = []
     for name in names:
-        pairs = [_build_values(found.get(name)) for _, _, found in groups]
-        lines.append(ResultRow(name=name, values=tuple(one for pair in pairs for one in pair)))
+        pairs = [_build_values(row_by_name.get(name)) for _, _, row_by_name in groups]
+        lines.append(ResultRow(name=name, values=tuple(value for pair in pairs for value in pair)))
     machine = format_machine(result.machine)
     return ResultTable(
         head="model",
@@ -185,19 +185,19 @@ def _format_training(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
         head = ["model", "parameters", "step ms", "ratio", f"{unit}/s", "peak MB", "ratio"]
         lines = [_list_training_cells(times.get(name), memories.get(name)) for name in names]
         # drop columns without values
-        kept = [column for column in range(len(head)) if any(line[column] for line in lines)]
-        lines = [[line[column] for column in kept] for line in lines]
-        table = format_markdown([head[column] for column in kept], lines)
+        filled = [column for column in range(len(head)) if any(line[column] for line in lines)]
+        lines = [[line[column] for column in filled] for line in lines]
+        table = format_markdown([head[column] for column in filled], lines)
         yield f"## Training, {_format_length(result, length)}\n\n{table}"
         yield from _format_backends([{**memories, **times}[name] for name in names])
 
 
 def _list_training_cells(time: BenchRow | None, memory: BenchRow | None) -> list[str]:
-    known = time or memory
-    assert known is not None
+    row = time or memory
+    assert row is not None
     return [
-        known.name,
-        f"{known.parameters:,}",
+        row.name,
+        f"{row.parameters:,}",
         _format_milliseconds(time),
         _format_ratio(time),
         f"{time.per_second:,.1f}" if time and time.per_second else "",
@@ -213,7 +213,7 @@ def _format_backends(rows: Sequence[BenchRow]) -> Iterator[str]:
         if row.backend:
             names.setdefault(row.backend, []).append(row.name)
     if names:
-        lines = [f"- {backend}: {', '.join(own)}" for backend, own in names.items()]
+        lines = [f"- {backend}: {', '.join(models)}" for backend, models in names.items()]
         yield "Attention is computed by\n\n" + "\n".join(lines)
 
 
@@ -226,8 +226,8 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
     sizes = list_lengths(rows, "cache")
     caches = [{row.name: row for row in select_rows(rows, "cache", length)} for length in sizes]
     names = dict.fromkeys(decoded)
-    for found in (*by_context, *caches):
-        names |= dict.fromkeys(found)
+    for row_by_name in (*by_context, *caches):
+        names |= dict.fromkeys(row_by_name)
     if not names:
         return
 
@@ -238,12 +238,12 @@ def _format_decoding(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[
     head += [f"cache MB at {length:,}" for length in sizes]
     lines = []
     for name in names:
-        row, later = decoded.get(name), [found.get(name) for found in by_context]
+        row, later = decoded.get(name), [row_by_name.get(name) for row_by_name in by_context]
         rate = f"{row.per_second:,.1f}" if row and row.per_second else ""
         line = [name, rate, _format_ratio(row), *map(_format_milliseconds, later)]
         if len(contexts) > 1:
             line.append(_divide(later[-1], later[0]))
-        line += [_format_megabytes(found.get(name)) for found in caches]
+        line += [_format_megabytes(row_by_name.get(name)) for row_by_name in caches]
         lines.append(line)
     options = result.options
     title = f"{options['tokens']} tokens after {options['prompt']}, greedily, one sample"
@@ -254,8 +254,12 @@ def _format_megabytes(row: BenchRow | None) -> str:
     return f"{median(row.values) / MB:,.2f}" if row else ""
 
 
-def _divide(one: BenchRow | None, other: BenchRow | None) -> str:
-    return f"{median(one.values) / median(other.values):.2f}" if one and other else ""
+def _divide(numerator: BenchRow | None, denominator: BenchRow | None) -> str:
+    return (
+        f"{median(numerator.values) / median(denominator.values):.2f}"
+        if numerator and denominator
+        else ""
+    )
 
 
 def _format_layers(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[str]:
@@ -271,13 +275,13 @@ def _format_layers(result: BenchResult, rows: Sequence[BenchRow]) -> Iterator[st
 
 def _format_peers(rows: Sequence[BenchRow]) -> Iterator[str]:
     """Format ratios of other libraries to zoo; above 1 means that zoo is faster or smaller."""
-    known = {(row.measure, row.length, row.name): row for row in rows}
+    row_by_key = {(row.measure, row.length, row.name): row for row in rows}
     lines = []
     for row in rows:
         if row.counterpart_ratios and row.counterpart:
-            own = known[row.measure, row.length, row.counterpart]
+            counterpart = row_by_key[row.measure, row.length, row.counterpart]
             ratio = _format_spread(row.counterpart_ratios)
-            values = [_format_value(own), _format_value(row), ratio]
+            values = [_format_value(counterpart), _format_value(row), ratio]
             lines.append([row.name, row.measure, f"{row.length:,}", *values])
     if lines:
         head = ["model", "measure", "length", "zoo", "peer", "peer / zoo"]

@@ -88,10 +88,12 @@ class BenchResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the result of a file. Raises DataError if it holds none."""
-        found = read_json(path, "holds no benchmark")
+        data = read_json(path, "holds no benchmark")
         try:
-            values = {one.name: found[one.name] for one in fields(cls) if one.name != "problem"}
-            return cls(**{**values, "rows": tuple(_read_row(one) for one in found["rows"])})
+            values = {
+                field.name: data[field.name] for field in fields(cls) if field.name != "problem"
+            }
+            return cls(**{**values, "rows": tuple(_read_row(row) for row in data["rows"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: holds no benchmark") from None
 
@@ -116,26 +118,26 @@ def _summarize(row: BenchRow) -> dict[str, Any]:
     }
 
 
-def _read_row(found: Mapping[str, Any]) -> BenchRow:
-    values: dict[str, Any] = {field.name: found[field.name] for field in fields(BenchRow)}
+def _read_row(data: Mapping[str, Any]) -> BenchRow:
+    values: dict[str, Any] = {field.name: data[field.name] for field in fields(BenchRow)}
     lists = {key: tuple(values[key]) for key in ("values", "ratios", "counterpart_ratios")}
     return BenchRow(**{**values, **lists})
 
 
 def merge_references(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Merge the rows of the reference, which is in each group."""
-    found: dict[tuple[str, int, str], BenchRow] = {}
+    merged: dict[tuple[str, int, str], BenchRow] = {}
     for row in rows:
         key = row.measure, row.length, row.name
-        if before := found.get(key):
+        if before := merged.get(key):
             row = replace(
                 before,
                 values=before.values + row.values,
                 ratios=before.ratios + row.ratios,
                 error=before.error or row.error,
             )
-        found[key] = row
-    return list(found.values())
+        merged[key] = row
+    return list(merged.values())
 
 
 def select_rows(

@@ -147,10 +147,10 @@ class GroupRun:
         """Run all rounds, and free the models at the end, also after a signal."""
         try:
             with _compile_freely() if self.workload.shape.compile else nullcontext():
-                for one in self.contenders:
-                    with self._catch_errors(one.name):
-                        prepared = self.measure.prepare(one, self.workload)
-                        self.runs[one.name], self.facts[one.name] = prepared
+                for contender in self.contenders:
+                    with self._catch_errors(contender.name):
+                        prepared = self.measure.prepare(contender, self.workload)
+                        self.runs[contender.name], self.facts[contender.name] = prepared
                 self._run_rounds(pace)
         finally:
             # the next group must not be measured with the memory of this one taken
@@ -159,12 +159,12 @@ class GroupRun:
 
     def build_rows(self, group: int, reference: str) -> list[BenchRow]:
         """Return a row for each contender, with the rounds that are done."""
-        return [self._build_row(one, group, reference) for one in self.contenders]
+        return [self._build_row(contender, group, reference) for contender in self.contenders]
 
     def _run_rounds(self, pace: Pace) -> None:
         if not self.measure.is_repeated:
             pace = Pace(rounds=1, seconds=0, warmup=0)
-        trials = [self._build_trial(one.name) for one in self.contenders]
+        trials = [self._build_trial(contender.name) for contender in self.contenders]
         for values in run_rounds(trials, pace.rounds, pace.seconds, pace.warmup):
             self.values.append(values)
 
@@ -192,36 +192,38 @@ class GroupRun:
             return
         _free_memory(self.workload.device)
 
-    def _build_row(self, one: Contender, group: int, reference: str) -> BenchRow:
-        facts = self.facts.get(one.name, RunFacts())
+    def _build_row(self, contender: Contender, group: int, reference: str) -> BenchRow:
+        facts = self.facts.get(contender.name, RunFacts())
         return BenchRow(
             measure=self.measure.name,
             unit=self.measure.unit,
             rate=self.measure.rate,
             length=self.workload.shape.length,
-            name=one.name,
-            library=one.library,
-            counterpart=one.counterpart,
+            name=contender.name,
+            library=contender.library,
+            counterpart=contender.counterpart,
             group=group,
             amount=facts.amount,
             parameters=facts.parameters,
             backend=facts.backend,
-            error=self.errors.get(one.name),
-            values=tuple(value for value in self._values_of(one.name) if not math.isnan(value)),
-            ratios=self._ratios_of(one.name, reference),
-            counterpart_ratios=self._ratios_of(one.name, one.counterpart),
+            error=self.errors.get(contender.name),
+            values=tuple(
+                value for value in self._values_of(contender.name) if not math.isnan(value)
+            ),
+            ratios=self._ratios_of(contender.name, reference),
+            counterpart_ratios=self._ratios_of(contender.name, contender.counterpart),
         )
 
     def _values_of(self, name: str) -> list[float]:
-        column = [one.name for one in self.contenders].index(name)
+        column = [contender.name for contender in self.contenders].index(name)
         return [values[column] for values in self.values]
 
-    def _ratios_of(self, name: str, other: str | None) -> tuple[float, ...]:
+    def _ratios_of(self, name: str, base_name: str | None) -> tuple[float, ...]:
         """Return the ratios within the rounds that both completed."""
-        if other not in [one.name for one in self.contenders]:
+        if base_name not in [contender.name for contender in self.contenders]:
             return ()
         # within rounds, so that a machine that changes its pace changes both equally
-        pairs = zip(self._values_of(name), self._values_of(str(other)), strict=True)
+        pairs = zip(self._values_of(name), self._values_of(str(base_name)), strict=True)
         return tuple(ours / theirs for ours, theirs in pairs if not math.isnan(ours + theirs))
 
 
@@ -248,7 +250,7 @@ class Benchmark:
     def _run_group(
         self, measure: BenchMeasure, workload: Workload, number: int, group: Sequence[Contender]
     ) -> None:
-        contenders = [one for one in group if measure.supports(one)]
+        contenders = [contender for contender in group if measure.supports(contender)]
         group_run = GroupRun(measure, workload, contenders, self.tell)
         try:
             group_run.run(self.pace)
@@ -290,7 +292,7 @@ def run_bench(
     # before hours of measuring: a folder that cannot be written is reported now
     folder = prepare_folder(options.to)
     if options.peers:
-        contenders += build_peers(workload.shape, [one.name for one in contenders])
+        contenders += build_peers(workload.shape, [contender.name for contender in contenders])
 
     benchmark = Benchmark(
         form_groups(contenders, contenders[0].name, options.together),
@@ -325,8 +327,8 @@ def run_bench(
         write_result(result, folder)
     except OSError as error:
         # the numbers are nowhere else
-        problem = ZooError(f"{error.filename or folder}: {error.strerror or error}")
-        return replace(result, problem=problem)
+        failure = ZooError(f"{error.filename or folder}: {error.strerror or error}")
+        return replace(result, problem=failure)
     return result
 
 
@@ -342,20 +344,24 @@ def form_groups(
     Models of other libraries are in the group of the model that they are compared with. A group
     exceeds `together` only if one model and its counterparts do.
     """
-    first = next(one for one in contenders if one.name == reference)
-    others = [one for one in contenders if one.counterpart is None and one is not first]
+    base = next(contender for contender in contenders if contender.name == reference)
+    models = [
+        contender
+        for contender in contenders
+        if contender.counterpart is None and contender is not base
+    ]
     # each group has the reference, since ratios of different groups cannot be compared
-    groups = [[first, *_list_peers(contenders, reference)]]
-    for one in others:
-        party = [one, *_list_peers(contenders, one.name)]
+    groups = [[base, *_list_peers(contenders, reference)]]
+    for contender in models:
+        party = [contender, *_list_peers(contenders, contender.name)]
         if len(groups[-1]) > 1 and len(groups[-1]) + len(party) > together:
-            groups.append([first])
+            groups.append([base])
         groups[-1] += party
     return groups
 
 
 def _list_peers(contenders: Sequence[Contender], name: str) -> list[Contender]:
-    return [one for one in contenders if one.counterpart == name]
+    return [contender for contender in contenders if contender.counterpart == name]
 
 
 def _build_workload(options: BenchOptions) -> Workload:
@@ -368,8 +374,8 @@ def _build_workload(options: BenchOptions) -> Workload:
     )
     has_gpu, device = torch.cuda.is_available(), options.device
     if device == "cuda" and not has_gpu:
-        remedy = Message("write ", Setting("device", "cpu"))
-        raise RecipeError(ConfigIssue(ARGUMENT, "device", "torch finds no GPU here", remedy))
+        hint = Message("write ", Setting("device", "cpu"))
+        raise RecipeError(ConfigIssue(ARGUMENT, "device", "torch finds no GPU here", hint))
     if device == "auto":
         device = "cuda" if has_gpu else "cpu"
     return Workload(shape=shape, device=device, jitter=options.jitter)
@@ -411,7 +417,7 @@ def _build_measures(options: BenchOptions, workload: Workload) -> list[BenchMeas
             )
         )
 
-    known: dict[str, list[BenchMeasure]] = {
+    measures: dict[str, list[BenchMeasure]] = {
         "train": [TrainMeasure(workload.shape.unit)],
         "memory": [MemoryMeasure()],
         "decode": [DecodeMeasure(prompt=options.prompt, tokens=options.tokens)],
@@ -419,19 +425,19 @@ def _build_measures(options: BenchOptions, workload: Workload) -> list[BenchMeas
     }
     if options.contexts:
         runs = options.rounds + options.warmup + 1
-        known["decode"] += [
+        measures["decode"] += [
             ContextMeasure(contexts=options.contexts, steps=CONTEXT_STEPS, runs=runs),
             CacheMeasure(contexts=options.contexts),
         ]
-    return [measure for name in names for measure in known[name]]
+    return [measure for name in names for measure in measures[name]]
 
 
 def _describe_error(error: Exception) -> str:
     """Describe an error in one line."""
     if is_out_of_memory(error):
         return "out of memory"
-    text = str(error).strip().partition("\n")[0]
-    return text if isinstance(error, OptionError) else f"{type(error).__name__}: {text}"
+    message = str(error).strip().partition("\n")[0]
+    return message if isinstance(error, OptionError) else f"{type(error).__name__}: {message}"
 
 
 @contextmanager
