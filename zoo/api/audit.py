@@ -125,8 +125,8 @@ def _refuse_vain_options(options: AuditOptions, *, is_folder: bool, is_server: b
         "only a server has it": () if is_server else ("model", "reference", "timeout"),
     }
     issues = [
-        ConfigIssue(ARGUMENT, key, problem)
-        for problem, keys in vain.items()
+        ConfigIssue(ARGUMENT, key, message)
+        for message, keys in vain.items()
         for key in keys
         if getattr(options, key) is not None
     ]

@@ -50,6 +50,6 @@ def describe_call(
         arguments.append(repr(edits))
     elif edits:
         arguments.append(repr({edit.key: edit.value for edit in edits if hasattr(edit, "value")}))
-    given = options or {}
-    arguments += [f"{key}={value!r}" for key, value in given.items() if value is not None]
+    values = options or {}
+    arguments += [f"{key}={value!r}" for key, value in values.items() if value is not None]
     return f"{function}({', '.join(arguments)})"

@@ -147,7 +147,7 @@ def compare(
         RecipeError: Something is wrong with an argument or with any cell; nothing was started.
         DataError: Data is missing.
     """
-    given = {"encodings": encodings, "vary": vary, "tune": tune, **options}
+    call_options = {"encodings": encodings, "vary": vary, "tune": tune, **options}
     checked = check_request(
         str(recipe),
         overrides,
@@ -155,7 +155,7 @@ def compare(
         vary=vary or {},
         tune=tune or {},
         given={**options},
-        command=describe_call("zoo.compare", str(recipe), overrides, given),
+        command=describe_call("zoo.compare", str(recipe), overrides, call_options),
     )
     outcome = run_comparison(checked)
     log_problem(outcome.problem, verbose)
@@ -238,14 +238,14 @@ def compare_suite(
         RecipeError: The suite, an argument or an encoding is wrong; nothing was started.
         DataError: Data is missing.
     """
-    given = {"encodings": encodings, "parts": parts or None, **options}
+    call_options = {"encodings": encodings, "parts": parts or None, **options}
     checked = check_suite(
         str(suite),
         overrides,
         encodings=encodings,
         parts=parts,
         given={**options},
-        command=describe_call("zoo.compare_suite", str(suite), overrides, given),
+        command=describe_call("zoo.compare_suite", str(suite), overrides, call_options),
     )
     result = run_suite(checked)
     log_problem(result.problem, verbose)
@@ -319,17 +319,17 @@ def rebuild_comparison(
         RecipeError: An option is wrong, or no cell has the measure.
         DataError: The folder holds no comparison.
     """
-    given = {"measure": measure, "intervals": intervals, "target": target}
+    values = {"measure": measure, "intervals": intervals, "target": target}
     command = describe_call("zoo.rebuild_comparison", str(folder), options={"measure": measure})
-    comparison = rebuild(Path(folder), validate_options(RebuildOptions, given), command)
-    refused = [one.text for one in comparison.findings if one.kind == "edited"]
-    problem = None
+    comparison = rebuild(Path(folder), validate_options(RebuildOptions, values), command)
+    refused = [finding.text for finding in comparison.findings if finding.kind == "edited"]
+    error = None
     if refused:
         count = f"{len(refused)} of {len(comparison.cells)} cells"
-        text = f"{folder}: {count} cannot be used, and count nowhere"
-        problem = DataError("\n".join([text, *refused]))
-    log_problem(problem, verbose)
-    return ComparisonResult(Path(folder).resolve(), comparison, problem)
+        summary = f"{folder}: {count} cannot be used, and count nowhere"
+        error = DataError("\n".join([summary, *refused]))
+    log_problem(error, verbose)
+    return ComparisonResult(Path(folder).resolve(), comparison, error)
 
 
 @guard
@@ -356,9 +356,9 @@ def rank_comparisons(
         DataError: A folder holds no comparison, or fewer than two tasks or variants remain.
     """
     chosen = validate_options(RankOptions, {"to": to, "intervals": intervals})
-    paths = [str(one) for one in folders]
-    given = {"to": chosen.to, "intervals": intervals or None}
-    command = describe_call("zoo.rank_comparisons", paths, options=given)
+    paths = [str(folder) for folder in folders]
+    call_options = {"to": chosen.to, "intervals": intervals or None}
+    command = describe_call("zoo.rank_comparisons", paths, options=call_options)
     ranking, path = run_ranking(paths, chosen, command)
     log.info("written: %s", path.resolve())
     return RankingResult(path.resolve(), ranking)
@@ -413,13 +413,13 @@ def merge_comparisons(
         DataError: No other folder has a cell that fits; nothing is written.
     """
     options = validate_options(PackOptions, {"to": to})
-    comparison, count, refused = merge([Path(one) for one in folders], options)
-    problem = None
+    comparison, count, refused = merge([Path(folder) for folder in folders], options)
+    error = None
     if refused:
-        text = f"{options.to} has {count} cells; {len(refused)} are refused"
-        problem = DataError("\n".join([text, *refused]))
-    log_problem(problem, verbose)
-    return ComparisonResult(Path(options.to).resolve(), comparison, problem)
+        summary = f"{options.to} has {count} cells; {len(refused)} are refused"
+        error = DataError("\n".join([summary, *refused]))
+    log_problem(error, verbose)
+    return ComparisonResult(Path(options.to).resolve(), comparison, error)
 
 
 @guard

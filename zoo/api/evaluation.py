@@ -193,9 +193,9 @@ def predict(
     """
     from zoo.evaluation.predict import predict as run_prediction
 
-    given = [paths] if isinstance(paths, str | Path) else [*paths]
+    locations = [paths] if isinstance(paths, str | Path) else [*paths]
     edits = join_overrides(overrides, _prefix("predict", {"top": top}))
-    return run_prediction(os.fspath(run), [Path(one) for one in given], edits)
+    return run_prediction(os.fspath(run), [Path(location) for location in locations], edits)
 
 
 @guard
@@ -316,8 +316,8 @@ def diagnose(
         report, path = diagnose_model(runs, overrides, options, decode)
     else:
         if decode is not None:
-            problem = "a run decodes tokens with its own vocabulary; leave decode out"
-            raise OptionError("decode", problem)
+            message = "a run decodes tokens with its own vocabulary; leave decode out"
+            raise OptionError("decode", message)
         names, edits, datasets = _read_runs(runs, overrides, data)
         report, path = diagnose_runs(names, options, edits, datasets)
     return Diagnosis(path, report)
@@ -391,14 +391,14 @@ def _read_runs(
 ) -> tuple[list[str], Overrides, Datasets | None]:
     """Return addresses of runs, changes of their recipes, and datasets to take samples from."""
     datasets = read_datasets(data)
-    given = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+    addresses = [runs] if isinstance(runs, str | Path | Run) else [*runs]
     edits = join_overrides(name_datasets(datasets), overrides)
-    return [os.fspath(run) for run in given], edits, datasets
+    return [os.fspath(run) for run in addresses], edits, datasets
 
 
-def _refuse_for_model(**given: Any) -> None:
+def _refuse_for_model(**arguments: Any) -> None:
     """Raise OptionError for an argument of runs that comes with a model."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None:
             raise OptionError(name, f"a model runs only on its batch; leave {name} out")
 
@@ -453,5 +453,5 @@ def extend(
         "evaluator": None if evaluator is None else os.fspath(evaluator),
         "folder": folder,
     }
-    given = {key: value for key, value in chosen.items() if key != "gate" or value is not None}
-    return run_extension(os.fspath(run), overrides, validate_options(ExtendOptions, given))
+    options = {key: value for key, value in chosen.items() if key != "gate" or value is not None}
+    return run_extension(os.fspath(run), overrides, validate_options(ExtendOptions, options))

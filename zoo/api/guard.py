@@ -119,7 +119,9 @@ def guard(function: Callable[P, T]) -> Callable[P, T]:
     signature = inspect.signature(function)
     parameters = signature.parameters
     # options of a dataclass, which refuses those that it does not have
-    takes_options = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_options = any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
     default = parameters["verbose"].default if "verbose" in parameters else True
 
     @functools.wraps(function)
@@ -152,23 +154,23 @@ def log_problem(problem: ZooError | None, verbose: bool | None) -> None:
         log.log(level, "%s", problem)
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(keywords: Iterable[str], parameters: Iterable[str]) -> None:
     """Raise RecipeError for the keywords that a function does not have, with the nearest it has."""
-    known = [*known]
+    parameters = [*parameters]
     issues = []
-    for key in (one for one in given if one not in known):
-        remedy = nearest(key, known)
-        if "overrides" in known and not find_meant(key, known, TYPO):
+    for key in (keyword for keyword in keywords if keyword not in parameters):
+        hint = nearest(key, parameters)
+        if "overrides" in parameters and not find_meant(key, parameters, TYPO):
             keys = list_keys()
             for full in [key] if key in keys else find_meant(key, keys, SYNONYM)[:1]:
-                remedy = f'it is a key of the recipe: write overrides={{"{full}": ...}}'
-        issues.append(ConfigIssue(ARGUMENT, key, "unknown key", remedy))
+                hint = f'it is a key of the recipe: write overrides={{"{full}": ...}}'
+        issues.append(ConfigIssue(ARGUMENT, key, "unknown key", hint))
     if issues:
         raise RecipeError(*issues)
 
 
 def check_types(
-    function: Callable[..., Any], args: Sequence[Any], given: Mapping[str, Any]
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Raise RecipeError for paths, texts, switches, and lists and mappings, that are none.
 
@@ -177,12 +179,12 @@ def check_types(
     issues = []
     types = _read_types(function)
     # positional arguments in their order; too many of them are Python's to refuse
-    named = dict(zip(types, args, strict=False)) | dict(given)
+    named = dict(zip(types, args, strict=False)) | dict(kwargs)
     for key, value in named.items():
         forms = types.get(key, ())
         if forms and not any(_fits(form, value) for form in forms):
-            problem = f"expected {_describe(forms)}, got {reprlib.repr(value)}"
-            issues.append(ConfigIssue(ARGUMENT, key, problem))
+            message = f"expected {_describe(forms)}, got {reprlib.repr(value)}"
+            issues.append(ConfigIssue(ARGUMENT, key, message))
     if issues:
         raise RecipeError(*issues)
 
@@ -201,9 +203,9 @@ def _read_types(function: Callable[..., Any]) -> Mapping[str, tuple[Any, ...]]:
     types: dict[str, tuple[Any, ...]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         # annotations are strings, and a type checker holds that they are types
-        found = eval(parameter.annotation, {}, names)
-        is_union = get_origin(found) in (Union, UnionType)
-        forms = get_args(found) if is_union else (found,)
+        annotation = eval(parameter.annotation, {}, names)
+        is_union = get_origin(annotation) in (Union, UnionType)
+        forms = get_args(annotation) if is_union else (annotation,)
         types[name] = forms if all(map(_is_checked, forms)) else ()
     return types
 
@@ -233,7 +235,7 @@ def _fits(form: Any, value: Any) -> bool:
             return False
         # other iterables, such as generators, can be read only once
         entries = value if isinstance(value, list | tuple) else ()
-        return all(any(_fits(member, one) for member in members) for one in entries)
+        return all(any(_fits(member, entry) for member in members) for entry in entries)
     origin = get_origin(form) or form
     # anything that names a path is as good as one
     return isinstance(value, os.PathLike if issubclass(origin, os.PathLike) else origin)

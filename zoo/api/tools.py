@@ -125,7 +125,7 @@ def bench(
         raise RecipeError(*issues)
     result = run_bench(chains, chosen, against=reference, command=COMMAND.get())
     log_problem(result.problem, verbose)
-    return BenchmarkResult(**{one.name: getattr(result, one.name) for one in fields(result)})
+    return BenchmarkResult(**{field.name: getattr(result, field.name) for field in fields(result)})
 
 
 @guard
@@ -207,8 +207,8 @@ def export(
     from zoo.formats.export import export_model
     from zoo.formats.targets import ExportOptions
 
-    given = {"to": to, "features": features, "push": push, "dtype": dtype, "licence": licence}
-    options = validate_options(ExportOptions, given)
+    values = {"to": to, "features": features, "push": push, "dtype": dtype, "licence": licence}
+    options = validate_options(ExportOptions, values)
     return export_model(run, Path(folder), options, overrides)
 
 

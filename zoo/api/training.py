@@ -53,8 +53,8 @@ class Run:
         interrupt: Stopped | None = None,
     ) -> None:
         if not isinstance(path, str | os.PathLike):
-            problem = f"expected a path, got {reprlib.repr(path)}"
-            raise RecipeError(ConfigIssue(ARGUMENT, "path", problem))
+            message = f"expected a path, got {reprlib.repr(path)}"
+            raise RecipeError(ConfigIssue(ARGUMENT, "path", message))
         is_shipped = os.fspath(path).startswith(PREFIX)
         self.path = (find_folder(path) if is_shipped else follow_latest(Path(path))).resolve()
         self.outcome, self.interrupt = outcome, interrupt
@@ -77,11 +77,11 @@ class Run:
         file = self.path / "end.json"
         if not os.path.lexists(file):
             return {}
-        found = read_object(file, DAMAGED)
-        metrics = found.get("metrics", {})
+        result = read_object(file, DAMAGED)
+        metrics = result.get("metrics", {})
         if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
             raise DataError(f"{file}: {DAMAGED}, its metrics are no numbers")
-        return found
+        return result
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -231,8 +231,8 @@ def fit(
     except (KeyboardInterrupt, SystemExit):  # Lightning exits at one that nobody handles
         if not paths:
             raise
-        problem = f"interrupted at once; {paths[0]} holds what was saved before"
-        interrupt = Stopped(SIGINT, problem)
+        message = f"interrupted at once; {paths[0]} holds what was saved before"
+        interrupt = Stopped(SIGINT, message)
     else:
         return Run(outcome.run, outcome=outcome)
     # the command line prints it as it ends
@@ -343,8 +343,8 @@ def load(checkpoint: str | Path | Run, overrides: Overrides = ()) -> Any:
     path = checkpoints.find_addressed(checkpoint) or follow_latest(Path(checkpoint))
     if holds_equipped(path):
         if overrides:
-            problem = "a model that zoo.save wrote has no recipe"
-            raise RecipeError(ConfigIssue(ARGUMENT, "overrides", problem, "leave them out"))
+            message = "a model that zoo.save wrote has no recipe"
+            raise RecipeError(ConfigIssue(ARGUMENT, "overrides", message, "leave them out"))
         return load_equipped(path)
     path = checkpoints.locate(path)
     experiment, task = restore(path, overrides, is_trained=True)
