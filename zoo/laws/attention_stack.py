@@ -126,8 +126,8 @@ class AttentionStack(nn.Module):
 
         results = {"the output": out}
         for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
-            known = torch.zeros_like(leaf) if gradient is None else gradient
-            results[f"the gradient of {name}"] = known
+            filled = torch.zeros_like(leaf) if gradient is None else gradient
+            results[f"the gradient of {name}"] = filled
         return results
 
     def in_parts(

@@ -62,8 +62,8 @@ def bfloat16_stays_close(case: Case, recorder: Recorder) -> None:
         out = stack(x, pos).float()
     out.square().sum().backward()
     stack.require_finite()
-    what = f"the output under bfloat16 at position {far}, against float32"
-    recorder.require_close(out, exact, what, BFLOAT16_ERROR)
+    quantity = f"the output under bfloat16 at position {far}, against float32"
+    recorder.require_close(out, exact, quantity, BFLOAT16_ERROR)
 
 
 def _exempt_near(case: Case) -> str:
@@ -85,9 +85,9 @@ def float32_is_exact_far_away(case: Case, recorder: Recorder) -> None:
     stack = AttentionStack(case, causal=case.facts.causal_only).float()
     exact = deepcopy(stack).double()
     x, pos = case.states().float(), case.positions() + FAR
-    what = f"the output in float32 at position {FAR:,}, against float64"
-    found = stack(x, pos.float()).double()
-    recorder.require_close(found, exact(x.double(), pos), what, FLOAT32_ERROR)
+    quantity = f"the output in float32 at position {FAR:,}, against float64"
+    actual = stack(x, pos.float()).double()
+    recorder.require_close(actual, exact(x.double(), pos), quantity, FLOAT32_ERROR)
 
 
 @law("Parameters in bfloat16 give an output in bfloat16, and finite gradients.")
@@ -129,11 +129,11 @@ def a_masked_row_gives_nothing(case: Case, recorder: Recorder) -> None:
             call = stack.call(case.states(), case.positions(), None, packed_documents())
             out, _ = attend(call, backend)
             # An encoding may add to the output by the weights, for example a remainder.
-            rest = torch.zeros_like(out)
+            extra = torch.zeros_like(out)
             if call.extra_output is not None:
-                rest = call.extra_output(weights(call), call.full_span)
-            what = "the output of a query without visible keys"
-            recorder.require_close(out[:, :, padding], rest[:, :, padding], what)
+                extra = call.extra_output(weights(call), call.full_span)
+            quantity = "the output of a query without visible keys"
+            recorder.require_close(out[:, :, padding], extra[:, :, padding], quantity)
             out.square().sum().backward()
             stack.require_finite()
 
@@ -141,8 +141,8 @@ def a_masked_row_gives_nothing(case: Case, recorder: Recorder) -> None:
 def _require_equal(
     recorder: Recorder, expected: dict[str, Tensor], actual: dict[str, Tensor], how: str
 ) -> None:
-    for what, value in expected.items():
-        recorder.require_close(actual[what], value, f"{what} {how}")
+    for quantity, value in expected.items():
+        recorder.require_close(actual[quantity], value, f"{quantity} {how}")
 
 
 @law("SDPA gives the output and the gradients of the reference, or refuses with a message.")
@@ -279,17 +279,17 @@ def _exempt_not_exported(case: Case) -> str:
 )
 @torch.no_grad()
 def exports_at_any_size(case: Case, recorder: Recorder) -> None:
-    first, *others = EXPORT_SIZES[case.axes]
+    example_size, *remaining_sizes = EXPORT_SIZES[case.axes]
     for causal in case.causal_modes:
         # No model of images or videos has a causal mask.
         if causal and case.axes > 1:
             continue
         model = _OnGrid(AttentionStack(case, causal=causal))
-        exported = _export(model, torch.randn(*first, case.dims.dim, dtype=torch.float64))
-        for batch, *sizes in others:
+        exported = _export(model, torch.randn(*example_size, case.dims.dim, dtype=torch.float64))
+        for batch, *sizes in remaining_sizes:
             states = torch.randn(batch, *sizes, case.dims.dim, dtype=torch.float64)
-            what = f"the output after export, for {batch} samples of size {sizes}"
-            recorder.require_close(exported(states), model(states), what)
+            quantity = f"the output after export, for {batch} samples of size {sizes}"
+            recorder.require_close(exported(states), model(states), quantity)
 
 
 def _export(model: nn.Module, states: Tensor) -> nn.Module:

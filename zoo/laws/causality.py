@@ -18,9 +18,9 @@ def future_tokens_change_nothing(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
     for count in (1, 6, TOKENS - 1):
-        other = torch.cat([x[:, :count], 3 * torch.randn_like(x[:, count:])], dim=1)
-        what = f"the output of the first {count} tokens when later ones change"
-        recorder.require_close(stack(other, pos)[:, :count], whole[:, :count], what)
+        changed = torch.cat([x[:, :count], 3 * torch.randn_like(x[:, count:])], dim=1)
+        quantity = f"the output of the first {count} tokens when later ones change"
+        recorder.require_close(stack(changed, pos)[:, :count], whole[:, :count], quantity)
 
 
 @law("Decoding token by token or in parts with a cache equals one pass.", exempt_full_sequence)
@@ -30,8 +30,8 @@ def decoding_equals_one_pass(case: Case, recorder: Recorder) -> None:
     # Without gradients the cache appends in place, with gradients it makes new tensors.
     with torch.no_grad():
         single = stack.in_parts(KeyValueCache(), x, pos, *[1] * TOKENS)
-        what = "the output of tokens decoded one by one, against one pass"
-        recorder.require_close(single, whole, what)
+        quantity = "the output of tokens decoded one by one, against one pass"
+        recorder.require_close(single, whole, quantity)
     parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2)
     recorder.require_close(parts, whole, "the output of tokens decoded in parts, against one pass")
 
@@ -44,8 +44,8 @@ def documents_decode_as_in_one_pass(case: Case, recorder: Recorder) -> None:
         real = document[0] >= 0
         parts = stack.in_parts(KeyValueCache(), x, pos, 5, 1, 4, 2, document=document)
         whole = stack(x, pos, document=document)
-        what = f"the output of tokens {which}, decoded in parts, against one pass"
-        recorder.require_close(parts[:, real], whole[:, real], what)
+        quantity = f"the output of tokens {which}, decoded in parts, against one pass"
+        recorder.require_close(parts[:, real], whole[:, real], quantity)
 
 
 @law("Appending tokens does not change the output of earlier ones.", exempt_full_sequence)
@@ -53,8 +53,8 @@ def a_longer_run_begins_the_same(case: Case, recorder: Recorder) -> None:
     stack, x, pos = AttentionStack(case, causal=True), case.states(), case.positions()
     whole = stack(x, pos)
     for count in (1, 5, TOKENS - 1):
-        what = f"the output of {count} tokens alone, against that of {TOKENS}"
-        recorder.require_close(stack(x[:, :count], pos[:count]), whole[:, :count], what)
+        quantity = f"the output of {count} tokens alone, against that of {TOKENS}"
+        recorder.require_close(stack(x[:, :count], pos[:count]), whole[:, :count], quantity)
 
 
 @law("Segments with a memory of all earlier segments equal one pass.", exempt_full_sequence)
@@ -74,7 +74,7 @@ def what_left_the_window_is_not_needed(case: Case, recorder: Recorder) -> None:
     whole = stack(x, pos)
     with torch.no_grad():
         single = stack.in_parts(KeyValueCache(), x, pos, 7, *[1] * (TOKENS - 7))
-        what = "the output under a window of tokens decoded one by one"
-        recorder.require_close(single, whole, what)
+        quantity = "the output under a window of tokens decoded one by one"
+        recorder.require_close(single, whole, quantity)
     parts = stack.in_parts(KeyValueCache(), x, pos, 2, 6, 4)
     recorder.require_close(parts, whole, "the output under a window of tokens decoded in parts")

@@ -62,8 +62,8 @@ def measure_roundings(cases: Sequence[Case]) -> Iterator[Rounding]:
         yield max((_measure(case, heads, weights, position) for case in cases), key=_severity)
 
 
-def _severity(one: Rounding) -> tuple[bool, float]:
-    return one.broken, -1.0 if one.error is None else one.error
+def _severity(rounding: Rounding) -> tuple[bool, float]:
+    return rounding.broken, -1.0 if rounding.error is None else rounding.error
 
 
 def _measure(case: Case, heads: str, weights: str, position: int) -> Rounding:
@@ -189,21 +189,21 @@ class Certificate:
         """
         data = read_json(path, "holds no certificate")
         try:
-            data["findings"] = tuple(_read_finding(**one) for one in data["findings"])
-            data["roundings"] = tuple(Rounding(**one) for one in data["roundings"])
+            data["findings"] = tuple(_read_finding(**entry) for entry in data["findings"])
+            data["roundings"] = tuple(Rounding(**entry) for entry in data["roundings"])
             return cls(**{**data, "axes": tuple(data["axes"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(f"{path}: holds no certificate") from None
 
 
 def _read_finding(
-    measurement: Mapping[str, Any] | None, axes: Sequence[int], **rest: Any
+    measurement: Mapping[str, Any] | None, axes: Sequence[int], **values: Any
 ) -> Finding:
-    known = None
+    checked = None
     if measurement is not None:
         value, bound = float(measurement["value"]), float(measurement["bound"])
-        known = Measurement(value, bound, measurement["kind"])
-    return Finding(measurement=known, axes=tuple(axes), **rest)
+        checked = Measurement(value, bound, measurement["kind"])
+    return Finding(measurement=checked, axes=tuple(axes), **values)
 
 
 def examine(law: Law, cases: Sequence[Case]) -> Finding:
@@ -217,7 +217,7 @@ def examine(law: Law, cases: Sequence[Case]) -> Finding:
     worst = min(findings, key=lambda finding: severity.index(finding.outcome))
     alike = [finding for finding in findings if finding.outcome == worst.outcome]
     measurements = [finding.measurement for finding in alike if finding.measurement]
-    closest = max(measurements, key=lambda one: one.bound_ratio, default=None)
+    closest = max(measurements, key=lambda measurement: measurement.bound_ratio, default=None)
     axes = tuple(number for finding in alike for number in finding.axes)
     return replace(worst, axes=axes, measurement=closest)
 
@@ -250,6 +250,6 @@ def try_law(law: Law, case: Case) -> Finding:
 
 def _location(error: Exception, case: Case) -> str:
     """Return the last line of the traceback in the encoding's own file, as text."""
-    own = {inspect.getsourcefile(type(link)) for link in case.facts}
-    lines = [frame for frame in extract_tb(error.__traceback__) if frame.filename in own]
+    sources = {inspect.getsourcefile(type(link)) for link in case.facts}
+    lines = [frame for frame in extract_tb(error.__traceback__) if frame.filename in sources]
     return f" in {Path(lines[-1].filename).name}, line {lines[-1].lineno}" if lines else ""

@@ -43,8 +43,8 @@ def _check_second_derivatives(stack: AttentionStack, case: Case, recorder: Recor
         out = stack(leaves["states"], case.positions())
         return _differentiate((out * weight).sum(), leaves, create_graph)
 
-    first = differentiate(create_graph=True)
-    along = torch.stack([(first[name] * directions[name]).sum() for name in leaves]).sum()
+    gradients = differentiate(create_graph=True)
+    along = torch.stack([(gradients[name] * directions[name]).sum() for name in leaves]).sum()
     second = _differentiate(along, leaves)
 
     def difference(step: float) -> Leaves:
@@ -62,8 +62,8 @@ def _check_second_derivatives(stack: AttentionStack, case: Case, recorder: Recor
         if all(relative_error(second[name], slopes[name]) <= TOLERANCE for name in leaves):
             break
     for name in leaves:
-        what = f"the second derivative of {name} along a direction"
-        recorder.require_close(second[name], slopes[name], what, TOLERANCE)
+        quantity = f"the second derivative of {name} along a direction"
+        recorder.require_close(second[name], slopes[name], quantity, TOLERANCE)
 
 
 @law("torch.vmap over samples gives the outputs and the gradients of a loop over samples.")
@@ -89,8 +89,8 @@ def _check_vmap(stack: AttentionStack, case: Case, recorder: Recorder) -> None:
         loss, out = total(parameters, sample)
         recorder.require_close(outputs[row], out, "the output of a sample by vmap")
         for name, expected in _differentiate(loss, parameters).items():
-            what = f"the gradient of {name} of a sample by vmap"
-            recorder.require_close(gradients[name][row], expected, what)
+            quantity = f"the gradient of {name} of a sample by vmap"
+            recorder.require_close(gradients[name][row], expected, quantity)
 
 
 @law("torch.func.jvp gives the products of gradients and directions.")

@@ -36,8 +36,8 @@ def shifts_change_nothing(case: Case, recorder: Recorder) -> None:
         expected = stack(x, pos)
         for number, axis in enumerate(torch.eye(case.axes, dtype=pos.dtype)):
             for shift in (2.5, far):
-                what = f"the output with all tokens shifted by {shift} along axis {number}"
-                recorder.require_close(stack(x, pos + shift * axis), expected, what)
+                quantity = f"the output with all tokens shifted by {shift} along axis {number}"
+                recorder.require_close(stack(x, pos + shift * axis), expected, quantity)
 
 
 @law(
@@ -60,15 +60,15 @@ def each_sample_has_its_own_positions(case: Case, recorder: Recorder) -> None:
     both = torch.stack([pos, 2 * pos + 1])
     for causal in case.causal_modes:
         stack, x = AttentionStack(case, causal=causal), case.states()
-        each = stack(x, pos.expand(BATCH, -1, -1))
-        what = "the output with the same positions for each sample"
-        recorder.require_close(each, stack(x, pos), what)
+        repeated = stack(x, pos.expand(BATCH, -1, -1))
+        quantity = "the output with the same positions for each sample"
+        recorder.require_close(repeated, stack(x, pos), quantity)
 
         together = stack(x, both)
         for sample in range(BATCH):
             alone = stack(x[sample, None], both[sample])[0]
-            what = "the output of a sample with its own positions, against the sample alone"
-            recorder.require_close(together[sample], alone, what)
+            quantity = "the output of a sample with its own positions, against the sample alone"
+            recorder.require_close(together[sample], alone, quantity)
 
 
 def _exempt_causal(case: Case) -> str:
@@ -82,8 +82,8 @@ def _exempt_causal(case: Case) -> str:
 def permuted_tokens_permute_the_output(case: Case, recorder: Recorder) -> None:
     stack, order = AttentionStack(case, causal=False), torch.randperm(TOKENS)
     x, pos = case.states(), case.positions()
-    what = "the output of tokens in another order"
-    recorder.require_close(stack(x[:, order], pos[order]), stack(x, pos)[:, order], what)
+    quantity = "the output of tokens in another order"
+    recorder.require_close(stack(x[:, order], pos[order]), stack(x, pos)[:, order], quantity)
 
 
 @law("A document packed in a row with others has the same output as alone.")
@@ -96,9 +96,11 @@ def packed_documents_are_apart(case: Case, recorder: Recorder) -> None:
         stack, x = AttentionStack(case, causal=causal), case.states()
         packed = stack(x, pos, document=document)
         for number in range(3):
-            own = document == number
-            what = "the output of a document among others, against the document alone"
-            recorder.require_close(packed[:, own], stack(x[:, own], pos[own]), what)
+            selected = document == number
+            quantity = "the output of a document among others, against the document alone"
+            recorder.require_close(
+                packed[:, selected], stack(x[:, selected], pos[selected]), quantity
+            )
 
 
 @law("Padding before or after tokens does not change their output.")
@@ -109,8 +111,8 @@ def padding_changes_nothing(case: Case, recorder: Recorder) -> None:
             document = torch.full((TOKENS,), -1)
             document[real] = 0
             padded = stack(x, pos, document=document)[:, real]
-            what = "the output of tokens between padding, against the tokens alone"
-            recorder.require_close(padded, stack(x[:, real], pos[real]), what)
+            quantity = "the output of tokens between padding, against the tokens alone"
+            recorder.require_close(padded, stack(x[:, real], pos[real]), quantity)
 
 
 @torch.no_grad()
@@ -120,11 +122,11 @@ def _copy_key_head(one_head: AttentionStack, repeated: AttentionStack) -> None:
     heads = repeated.first.dims.heads
     parameters = one_head.state_dict()
     for name, value in repeated.state_dict().items():
-        one = parameters[name]
-        axes = [axis for axis in range(value.dim()) if value.shape[axis] != one.shape[axis]]
-        shapes = f"{tuple(one.shape)} with one key head, {tuple(value.shape)} with {heads}"
+        parameter = parameters[name]
+        axes = [axis for axis in range(value.dim()) if value.shape[axis] != parameter.shape[axis]]
+        shapes = f"{tuple(parameter.shape)} with one key head, {tuple(value.shape)} with {heads}"
         require(len(axes) < 2, f"{name} is {shapes}, which differ in more than the number of heads")
-        value.copy_(torch.cat([one] * heads, axes[0]) if axes else one)
+        value.copy_(torch.cat([parameter] * heads, axes[0]) if axes else parameter)
 
 
 def _exempt_unshared(case: Case) -> str:
@@ -139,8 +141,8 @@ def shared_key_heads_equal_repeated_ones(case: Case, recorder: Recorder) -> None
         repeated = AttentionStack(case, causal=causal)
         _copy_key_head(shared, repeated)
         x = case.states()
-        what = "the output with one key head for all query heads"
-        recorder.require_close(shared(x, *where), repeated(x, *where), what)
+        quantity = "the output with one key head for all query heads"
+        recorder.require_close(shared(x, *where), repeated(x, *where), quantity)
 
 
 @law("Coordinates of a token without a position are not read.")
@@ -150,15 +152,15 @@ def the_position_of_a_special_token_is_not_read(case: Case, recorder: Recorder) 
     for causal in case.causal_modes:
         stack, x = AttentionStack(case, causal=causal), case.states()
         expected = stack(x, pos, has_position)
-        what = "the output when coordinates of tokens without a position change"
-        recorder.require_close(stack(x, moved, has_position), expected, what)
+        quantity = "the output when coordinates of tokens without a position change"
+        recorder.require_close(stack(x, moved, has_position), expected, quantity)
 
 
 def _replaces_default(link: Encoding) -> bool:
     """Return whether an encoding treats special tokens itself, as TUPE and PoPE do."""
-    own = type(link)
+    cls = type(link)
     overrides = (
-        own.modify is not Encoding.modify or own.transform_query is not Encoding.transform_query
+        cls.modify is not Encoding.modify or cls.transform_query is not Encoding.transform_query
     )
     return link.handles_special_tokens and overrides
 
@@ -183,11 +185,11 @@ def special_tokens_are_left_alone(case: Case, recorder: Recorder) -> None:
 
         # Pairs of special tokens have plain scores. Pairs with one have no bias, but rotations of
         # the other token count. States of special tokens do not change.
-        what = "scores of pairs of tokens without a position, against plain products"
+        quantity = "scores of pairs of tokens without a position, against plain products"
         pairs = scores[..., special, :][..., special]
-        recorder.require_close(pairs, plain[..., special, :][..., special], what)
+        recorder.require_close(pairs, plain[..., special, :][..., special], quantity)
         some = ~both & scores.isfinite()
-        what = "scores of pairs with a token without a position, against no bias"
-        recorder.require_close(scores[some], unbiased[some], what)
-        what = "states of tokens without a position, against their input"
-        recorder.require_close(tokens.x[:, special], x[:, special], what)
+        quantity = "scores of pairs with a token without a position, against no bias"
+        recorder.require_close(scores[some], unbiased[some], quantity)
+        quantity = "states of tokens without a position, against their input"
+        recorder.require_close(tokens.x[:, special], x[:, special], quantity)

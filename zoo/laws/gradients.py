@@ -24,8 +24,8 @@ TOLERANCE = 1e-7  # largest error of gradients in float64
     "where all heads together are wider or narrower than the states."
 )
 def shapes_are_kept(case: Case, recorder: Recorder) -> None:
-    for other in case.widths:
-        _check_shapes(other)
+    for variant in case.widths:
+        _check_shapes(variant)
 
 
 def _check_shapes(case: Case) -> None:
@@ -45,8 +45,8 @@ def _check_shapes(case: Case) -> None:
             _require_shape("the output", out, *q.shape)
 
 
-def _require_shape(what: str, actual: Tensor, *shape: int) -> None:
-    require(actual.shape == shape, f"{what}: shape {tuple(actual.shape)}, not {shape}")
+def _require_shape(quantity: str, actual: Tensor, *shape: int) -> None:
+    require(actual.shape == shape, f"{quantity}: shape {tuple(actual.shape)}, not {shape}")
 
 
 @law("Undeclared numbers of axes are refused, with a message that names the accepted ones.")
@@ -92,8 +92,8 @@ def a_state_dict_carries_everything(case: Case, recorder: Recorder) -> None:
     x, pos = case.states(), case.positions()
     saved, restored = (AttentionStack(case, causal=case.facts.causal_only) for _ in range(2))
     restored.load_state_dict(saved.state_dict(), strict=True)
-    what = "the output after saving and loading"
-    recorder.require_close(restored(x, pos), saved(x, pos), what)
+    quantity = "the output after saving and loading"
+    recorder.require_close(restored(x, pos), saved(x, pos), quantity)
 
 
 def _backward(
@@ -104,7 +104,9 @@ def _backward(
     (out * torch.randn_like(out)).sum().backward()
     zero = case.facts.zero_gradient  # names without the number of the layer
     parameters = stack.chains.named_parameters()
-    return {name: one.grad for name, one in parameters if name.partition(".")[2] not in zero}
+    return {
+        name: parameter.grad for name, parameter in parameters if name.partition(".")[2] not in zero
+    }
 
 
 @law("Each parameter has a finite gradient at its initial value.")
@@ -156,8 +158,8 @@ def gradients_are_slopes(case: Case, recorder: Recorder) -> None:
                 slope = (8 * near - far) / (12 * step)
                 if relative_error(actual, slope) <= TOLERANCE:
                     break
-        what = f"the gradient of {name} along a direction"
-        recorder.require_close(actual, slope, what, TOLERANCE)
+        quantity = f"the gradient of {name} along a direction"
+        recorder.require_close(actual, slope, quantity, TOLERANCE)
 
 
 def _difference(total: Callable[[], Tensor], leaf: Tensor, move: Tensor) -> Tensor:

@@ -71,10 +71,10 @@ class Recorder:
         """
         self._record(Measurement(value, bound, "least"), what)
 
-    def _record(self, new: Measurement, what: str) -> None:
+    def _record(self, new: Measurement, quantity: str) -> None:
         if self.measurement is None or not new.bound_ratio <= self.measurement.bound_ratio:
             self.measurement = new
-        require(new.is_within_bound, f"{what} {new.value:.1e}; {new.bound_text} would be right")
+        require(new.is_within_bound, f"{quantity} {new.value:.1e}; {new.bound_text} would be right")
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:

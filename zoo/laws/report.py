@@ -34,31 +34,38 @@ def format_certificates(certificates: Sequence[Certificate]) -> str:
     if len(certificates) == 1:
         return "\n\n".join(_format_certificate(certificates[0]))
     parts = [*measurement_table(certificates)]
-    if any(one.roundings for one in certificates):
+    if any(certificate.roundings for certificate in certificates):
         title = f"{ROUNDING_TITLE} {POSITIONS[-1]:,} (*: refused, or not finite; X: fails):"
         parts += [title, *rounding_table(certificates, POSITIONS[-1])]
     return "\n\n".join([*parts, law_table(certificates), _summarise(certificates)])
 
 
-def _format_certificate(one: Certificate) -> Iterator[str]:
-    yield f"# {one.name}, on {describe_axes(one.axes)}"
-    for link, facts in one.facts.items():
+def _format_certificate(certificate: Certificate) -> Iterator[str]:
+    yield f"# {certificate.name}, on {describe_axes(certificate.axes)}"
+    for link, facts in certificate.facts.items():
         lines = [f"  {fact}: {description}" for fact, description in facts.items()]
         yield "\n".join([f"{link} declares", *lines])
     numbers = _number_laws()
-    rows = [[numbers[each.law], each.law, *_outcome(each, one.axes)] for each in one.findings]
-    text = ("law", "outcome", "bound", "remark")
-    yield format_markdown(["", "law", "outcome", "measured", "bound", "remark"], rows, text)
-    if one.roundings:
+    rows = [
+        [numbers[finding.law], finding.law, *_outcome(finding, certificate.axes)]
+        for finding in certificate.findings
+    ]
+    text_columns = ("law", "outcome", "bound", "remark")
+    yield format_markdown(["", "law", "outcome", "measured", "bound", "remark"], rows, text_columns)
+    if certificate.roundings:
         rows = []
         for position in POSITIONS:
-            errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
+            errors = [_error(_find_rounding(certificate, dtypes, position)) for dtypes in DTYPES]
             rows.append([f"{position:,}", *errors])
         table = format_markdown(["position", *map(_dtype_title, DTYPES)], rows)
         yield f"{ROUNDING_TITLE} ...\n\n{table}"
-        reasons = {each.reason for each in one.roundings if each.reason and not each.broken}
+        reasons = {
+            rounding.reason
+            for rounding in certificate.roundings
+            if rounding.reason and not rounding.broken
+        }
         yield from ([f"*: {'; '.join(sorted(reasons))}"] if reasons else [])
-    yield _summarise([one])
+    yield _summarise([certificate])
 
 
 def describe_axes(axes: Sequence[int]) -> str:
@@ -88,12 +95,12 @@ def _outcome(finding: Finding, axes: Sequence[int]) -> list[str]:
 def law_table(certificates: Sequence[Certificate]) -> str:
     """Return a table with a row per encoding and a column per law, followed by a legend."""
     numbers = _number_laws()
-    tried = {finding.law for one in certificates for finding in one.findings}
+    tried = {finding.law for certificate in certificates for finding in certificate.findings}
     laws = [law for law in LAWS if law.name in tried]
     rows = []
-    for one in certificates:
-        signs = {finding.law: SIGNS[finding.outcome] for finding in one.findings}
-        rows.append([one.name, *(signs.get(law.name, "") for law in laws)])
+    for certificate in certificates:
+        signs = {finding.law: SIGNS[finding.outcome] for finding in certificate.findings}
+        rows.append([certificate.name, *(signs.get(law.name, "") for law in laws)])
     legend = "\n".join(f"{numbers[law.name]:>2}. `{law.name}`: {law.statement}" for law in laws)
     key = f"{SIGNS['kept']} kept, {SIGNS['broken']} broken, {SIGNS['exempt']} does not apply"
     table = format_markdown(["encoding", *(numbers[law.name] for law in laws)], rows, ("encoding",))
@@ -102,13 +109,15 @@ def law_table(certificates: Sequence[Certificate]) -> str:
 
 def measurement_table(certificates: Sequence[Certificate]) -> Iterator[str]:
     """Yield a table of the main errors, with empty cells for laws without a measurement."""
-    tried = {finding.law for one in certificates for finding in one.findings}
+    tried = {finding.law for certificate in certificates for finding in certificate.findings}
     columns = {column: law for column, law in MEASURED.items() if law in tried}
     rows = []
-    for one in certificates:
-        found = {finding.law: finding.measurement for finding in one.findings}
-        values = (found.get(law) for law in columns.values())
-        rows.append([one.name, *(f"{value.value:.0e}" if value else "" for value in values)])
+    for certificate in certificates:
+        measurements = {finding.law: finding.measurement for finding in certificate.findings}
+        values = (measurements.get(law) for law in columns.values())
+        rows.append(
+            [certificate.name, *(f"{value.value:.0e}" if value else "" for value in values)]
+        )
     if columns:
         yield format_markdown(["encoding", *columns], rows, ("encoding",))
 
@@ -116,18 +125,20 @@ def measurement_table(certificates: Sequence[Certificate]) -> Iterator[str]:
 def rounding_table(certificates: Sequence[Certificate], position: int) -> Iterator[str]:
     """Yield a table of the rounding errors of scores at a position, for each pair of dtypes."""
     rows = []
-    for one in certificates:
-        if one.roundings:
-            errors = [_error(_find_rounding(one, dtypes, position)) for dtypes in DTYPES]
-            rows.append([one.name, *errors])
+    for certificate in certificates:
+        if certificate.roundings:
+            errors = [_error(_find_rounding(certificate, dtypes, position)) for dtypes in DTYPES]
+            rows.append([certificate.name, *errors])
     if rows:
         yield format_markdown(["encoding", *map(_dtype_title, DTYPES)], rows, ("encoding",))
 
 
-def _find_rounding(one: Certificate, dtypes: tuple[str, str], position: int) -> Rounding | None:
-    for each in one.roundings:
-        if (each.head_dtype, each.weight_dtype, each.position) == (*dtypes, position):
-            return each
+def _find_rounding(
+    certificate: Certificate, dtypes: tuple[str, str], position: int
+) -> Rounding | None:
+    for rounding in certificate.roundings:
+        if (rounding.head_dtype, rounding.weight_dtype, rounding.position) == (*dtypes, position):
+            return rounding
     return None
 
 
@@ -147,12 +158,13 @@ def _dtype_title(dtypes: tuple[str, str]) -> str:
 def _summarise(certificates: Sequence[Certificate]) -> str:
     """Count the laws by outcome."""
     counts = {
-        outcome: sum(len(one.with_outcome(outcome)) for one in certificates) for outcome in SIGNS
+        outcome: sum(len(certificate.with_outcome(outcome)) for certificate in certificates)
+        for outcome in SIGNS
     }
     outcomes = (
         f"laws kept {counts['kept']:,}, broken {counts['broken']}, not applying {counts['exempt']}"
     )
     versions = f"zoo {certificates[0].zoo}, torch {certificates[0].torch}"
-    partial = any(one.partial for one in certificates)
+    partial = any(certificate.partial for certificate in certificates)
     end = "; PARTIAL: stopped before its end" if partial else ""
     return f"{pluralize(len(certificates), 'encoding')}: {outcomes}; {versions}{end}"

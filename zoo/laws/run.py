@@ -68,7 +68,7 @@ class VerifyResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificates as plain data for JSON."""
-        return {"certificates": [one.to_dict() for one in self.certificates]}
+        return {"certificates": [certificate.to_dict() for certificate in self.certificates]}
 
     def raise_if_broken(self) -> None:
         """Report broken laws.
@@ -80,14 +80,16 @@ class VerifyResult:
         statements = {law.name: law.statement for law in LAWS}
         # One entry per broken law: where, how, and the law itself.
         lines, failures, count = [], [], 0
-        for one in self.certificates:
-            for finding in one.with_outcome("broken"):
+        for certificate in self.certificates:
+            for finding in certificate.with_outcome("broken"):
                 count += 1
-                where = f"{one.name}, on {describe_axes(finding.axes)}"
+                where = f"{certificate.name}, on {describe_axes(finding.axes)}"
                 lines.append(f"  {where}: {finding.law}: {finding.detail}")
                 lines.append(f"    the law: {statements[finding.law]}")
-            reasons = [rounding.reason for rounding in one.roundings if rounding.broken]
-            failures += [f"  {one.name}: rounding: {reason}" for reason in dict.fromkeys(reasons)]
+            reasons = [rounding.reason for rounding in certificate.roundings if rounding.broken]
+            failures += [
+                f"  {certificate.name}: rounding: {reason}" for reason in dict.fromkeys(reasons)
+            ]
 
         summary = "1 law is broken" if count == 1 else f"{count} laws are broken"
         if failures:
@@ -95,7 +97,7 @@ class VerifyResult:
         lines += failures
         # After a signal, the message also states the progress.
         if self.stopped:
-            done = sum(not one.partial for one in self.certificates)
+            done = sum(not certificate.partial for certificate in self.certificates)
             progress = f"{done} of {pluralize(self.requested, 'encoding')} checked"
             head = f"stopped by {self.stopped.name}; {progress}, {summary} so far"
             raise Stopped(self.stopped, "\n".join([head, *lines]))
@@ -150,15 +152,15 @@ def run_laws(
                 _write(certificates[-1], paths[candidate.name])
     ticker("")
     return VerifyResult(
-        certificates=tuple(one for one in certificates if one.findings),
+        certificates=tuple(certificate for certificate in certificates if certificate.findings),
         requested=len(candidates),
         stopped=next(iter(received), None),
     )
 
 
 def _write(certificate: Certificate, path: Path) -> None:
-    text = json.dumps(certificate.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-    write_file(io.BytesIO(f"{text}\n".encode()), path)
+    content = json.dumps(certificate.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
+    write_file(io.BytesIO(f"{content}\n".encode()), path)
 
 
 def select_laws(names: tuple[str, ...] | None) -> list[Law]:
@@ -169,12 +171,12 @@ def select_laws(names: tuple[str, ...] | None) -> list[Law]:
     """
     if names == ():
         raise _refuse("laws", "empty list", "omit it to check all laws")
-    known = {law.name: law for law in LAWS}
+    law_by_name = {law.name: law for law in LAWS}
     issues = []
     for name in names or ():
-        if name not in known:
-            remedy = nearest(name, known)
-            issues.append(ConfigIssue(ARGUMENT, "laws", f"there is no law {name!r}", remedy))
+        if name not in law_by_name:
+            hint = nearest(name, law_by_name)
+            issues.append(ConfigIssue(ARGUMENT, "laws", f"there is no law {name!r}", hint))
     if issues:
         raise RecipeError(*issues)
     return [law for law in LAWS if names is None or law.name in names]
@@ -186,7 +188,7 @@ def _complete_chains(chains: Sequence[Sequence[Choice]] | None) -> list[Sequence
         classes = [registry.find("encodings", name) for name in registry.names("encodings")]
         return [build_shortest_chain(cls) for cls in classes]
     complete: list[Sequence[Choice]] = []
-    for chain in {format_chain(one): one for one in chains}.values():
+    for chain in {format_chain(choices): choices for choices in chains}.values():
         if len(chain) == 1:
             cls = registry.find("encodings", chain[0].name)
             complete.append(build_shortest_chain(cls, chain[0].options))
@@ -202,8 +204,8 @@ def _make_candidate(
     name = format_chain(choices)
     classes = [registry.find("encodings", choice.name) for choice in choices]
     if any("coordinates" in choice.options for choice in choices):
-        problem = "laws give coordinates to the encoding directly, so no convention applies"
-        raise _refuse(f"{name}: coordinates", problem, "leave it out")
+        message = "laws give coordinates to the encoding directly, so no convention applies"
+        raise _refuse(f"{name}: coordinates", message, "leave it out")
 
     # A chain accepts the numbers of axes that all of its encodings accept.
     accepted = [number for number in (1, 2, 3) if all(number in cls.axes for cls in classes)]
@@ -212,10 +214,10 @@ def _make_candidate(
     if among_all:
         wanted = [number for number in wanted if number in accepted]
     elif refused or not wanted:
-        remedy = f"it takes {join_words(accepted, 'or')}"
+        hint = f"it takes {join_words(accepted, 'or')}"
         if not accepted:
-            remedy = "no number of axes suits all encodings of the list"
-        raise _refuse("axes", f"{name} does not take {refused or axes}", remedy)
+            hint = "no number of axes suits all encodings of the list"
+        raise _refuse("axes", f"{name} does not take {refused or axes}", hint)
 
     # Build each case once: an encoding that cannot be built is an error of the arguments.
     cases = tuple(Case.from_choices(name, choices, number) for number in wanted)
@@ -267,8 +269,8 @@ class _Examination:
         )
 
 
-def _refuse(key: str, problem: str, remedy: str = "") -> RecipeError:
-    return RecipeError(ConfigIssue(ARGUMENT, key, problem, remedy))
+def _refuse(key: str, message: str, hint: str = "") -> RecipeError:
+    return RecipeError(ConfigIssue(ARGUMENT, key, message, hint))
 
 
 def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
@@ -284,8 +286,8 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
         folder.mkdir(exist_ok=True)
         check_writable(folder)
     except OSError as error:
-        problem = f"{folder} cannot be written, {error.strerror or error}"
-        raise _refuse("to", problem, "name another folder") from None
+        message = f"{folder} cannot be written, {error.strerror or error}"
+        raise _refuse("to", message, "name another folder") from None
 
     # Overwrite certificates, but nothing else.
     paths = {name: folder / f"{re.sub(r'[^A-Za-z0-9_+(),=.-]', '-', name)}.json" for name in names}
@@ -296,6 +298,6 @@ def _choose_paths(to: str | None, names: Sequence[str]) -> dict[str, Path]:
         except DataError as error:
             raise _refuse("to", str(error), "name another folder, or remove it") from None
         except OSError:
-            problem = f"{path} cannot be read"
-            raise _refuse("to", problem, "name another folder, or remove it") from None
+            message = f"{path} cannot be read"
+            raise _refuse("to", message, "name another folder, or remove it") from None
     return paths
