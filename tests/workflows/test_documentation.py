@@ -766,11 +766,21 @@ def shallow(monkeypatch):
     monkeypatch.setattr(models, "find_refusal", find)
 
 
+FIRST_PAGE = "README.md"
+"""The page that a new user reads first; the others run at night."""
+
+
 # peft calls a name of transformers that will be renamed.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.usefixtures("shallow")
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", [page for page in PAGES if read_blocks(page)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page == FIRST_PAGE else pytest.mark.nightly)
+        for page in PAGES
+        if read_blocks(page)
+    ],
+)
 def test_the_blocks_of_a_page_run(page, tmp_path, run_store, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
