@@ -46,6 +46,9 @@ REMARKS = {
     ("bart", "left_padding"): INFERRED + COUNTS_PADDING,
     ("mbart", "left_padding"): INFERRED + COUNTS_PADDING,
     ("mvp", "left_padding"): INFERRED + COUNTS_PADDING,
+    ("marian", "left_padding"): INFERRED + COUNTS_PADDING,
+    ("ministral3", "shift"): INFERRED
+    + "by design: queries are scaled by their position past the original length",
     ("bert-generation", "future"): NO_DECODER,
     ("bert-generation", "packing"): NO_DECODER,
     ("bigbird_pegasus", "left_padding"): COUNTS_PADDING,
