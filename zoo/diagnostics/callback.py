@@ -103,13 +103,13 @@ def draw_attention(attention: LayerAttention) -> Tensor:
     chosen = torch.linspace(0, weights.shape[1] - 1, min(QUERIES, weights.shape[1])).long().unique()
     # [Q, H, (T,) rows, columns]
     cells = weights[:, chosen][..., keys].unflatten(-1, sizes).transpose(0, 1)
-    own = (query_index[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
+    query_cells = (query_index[chosen, None] == torch.arange(weights.shape[-1]))[:, keys].unflatten(
         -1, sizes
     )
     # Frames of a clip are next to each other.
     if len(sizes) == 3:
-        cells, own = (one.movedim(-3, -2).flatten(-2) for one in (cells, own))
-    return _draw_mosaic(cells, own)
+        cells, query_cells = (part.movedim(-3, -2).flatten(-2) for part in (cells, query_cells))
+    return _draw_mosaic(cells, query_cells)
 
 
 def _grid_shape(attention: LayerAttention, count: int) -> tuple[int, ...]:
@@ -207,9 +207,9 @@ class AttentionDiagnostics(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Task) -> None:  # type: ignore[override]
         self.first, self.start = trainer.global_step, time.monotonic()
         self.has_begun = True
-        every = self.cadence.every
+        interval = self.cadence.every
         # a multiple of `every`, so that a resumed run measures at the same steps
-        self.due = (self.first // every + 1) * every
+        self.due = (self.first // interval + 1) * interval
 
     def on_train_batch_end(
         self,
@@ -271,10 +271,10 @@ class AttentionDiagnostics(L.Callback):
             return True
         began = time.monotonic()
         with isolate_rng():
-            problem = self._choose_samples(trainer, task)
+            reason = self._choose_samples(trainer, task)
         self.cadence.spent += time.monotonic() - began
-        if self.all_reduce_max(bool(problem)):
-            log.info("Diagnostics are skipped: %s", problem or "another process cannot")
+        if self.all_reduce_max(bool(reason)):
+            log.info("Diagnostics are skipped: %s", reason or "another process cannot")
             self.due = None
             return False
         return True
@@ -299,8 +299,8 @@ class AttentionDiagnostics(L.Callback):
             return "there are no validation samples"
         self.inputs = tuple(
             # cloned, since a loader may reuse the memory of a batch
-            one if one is None else one[: self.options.samples].clone()
-            for one in inputs
+            argument if argument is None else argument[: self.options.samples].clone()
+            for argument in inputs
         )
         return ""
 
@@ -311,16 +311,16 @@ class AttentionDiagnostics(L.Callback):
             logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)
         ]
 
-        def see(one: LayerAttention) -> None:
+        def see(attention: LayerAttention) -> None:
             if trainer.is_global_zero:
                 scalars.update(
                     {
-                        f"attention/{one.layer}/{name}": value
-                        for name, value in summarize_layer(one).items()
+                        f"attention/{attention.layer}/{name}": value
+                        for name, value in summarize_layer(attention).items()
                     }
                 )
                 for writer in writers:
-                    _draw(writer, one, step)
+                    _draw(writer, attention, step)
 
         def see_state(layer: int, measures: Mapping[str, Tensor]) -> None:
             for name, values in measures.items():
@@ -350,11 +350,12 @@ def group_by_measure(names: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
     """
     tags: dict[str, list[str]] = {}
     for name in names:
-        group, _, rest = name.partition("/")
-        _, _, measure = rest.partition("/")
+        group, _, layer_and_measure = name.partition("/")
+        _, _, measure = layer_and_measure.partition("/")
         tags.setdefault(f"{group}/{measure}", []).append(name)
     charts: dict[str, list[Any]] = {
-        key: ["Multiline", [f"^{re.escape(one)}$" for one in found]] for key, found in tags.items()
+        key: ["Multiline", [f"^{re.escape(tag)}$" for tag in tagged]]
+        for key, tagged in tags.items()
     }
     return {"measures over layers": charts}
 
@@ -362,10 +363,10 @@ def group_by_measure(names: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
 @torch.no_grad()
 def summarize_layer(attention: LayerAttention) -> dict[str, float]:
     """Return the means over heads of a layer's metrics and of its encodings' values."""
-    found = {kind.name: kind.compute(attention) for kind in list_metrics(attention)}
+    metrics = {kind.name: kind.compute(attention) for kind in list_metrics(attention)}
     # one copy to the host for all metrics, for which it waits once
-    means = torch.stack([value.nanmean().double() for value in found.values()]).tolist()
-    message = dict(zip(found, means, strict=True))
+    means = torch.stack([value.nanmean().double() for value in metrics.values()]).tolist()
+    message = dict(zip(metrics, means, strict=True))
     for panel in attention.chain.panels(attention.call):
         if isinstance(panel, Bars):
             values = [*panel.values.values()]

@@ -71,7 +71,7 @@ class LayerAttention:
         CLS and register tokens do not belong to it, even if they have a position.
         """
         keys, count = self.call.keys, self.weights.shape[-1]
-        found = (
+        in_grid = (
             self.query_index.new_ones(1, count).bool()
             if keys.has_position is None
             else keys.has_position
@@ -79,9 +79,9 @@ class LayerAttention:
         if keys.grid_size is not None and keys.index.shape[-1] > 1:
             # Special tokens come first. A CLS token with a position is not part of the grid.
             extra = count - int(keys.grid_size[0, 0].prod())
-            if int(found[0].sum()) > count - extra:
-                found = found & (torch.arange(count, device=found.device) >= extra)
-        return found[:, self.query_index], found
+            if int(in_grid[0].sum()) > count - extra:
+                in_grid = in_grid & (torch.arange(count, device=in_grid.device) >= extra)
+        return in_grid[:, self.query_index], in_grid
 
 
 def capture_model(
@@ -104,9 +104,9 @@ def capture_model(
     Raises:
         OptionError: A layer does not exist, or the model has no attention layer of zoo.
     """
-    found: list[LayerAttention] = []
-    capture_layers(model, inputs, found.append, queries, layers)
-    return found
+    attentions: list[LayerAttention] = []
+    capture_layers(model, inputs, attentions.append, queries, layers)
+    return attentions
 
 
 def capture_layers(
@@ -122,9 +122,9 @@ def capture_layers(
     """
     wanted = set(number_layers(model, layers) if layers is None else layers)
 
-    def see(given: AttentionInput) -> None:
-        if given.layer in wanted:
-            callback(_capture_layer(given, queries))
+    def see(attention_input: AttentionInput) -> None:
+        if attention_input.layer in wanted:
+            callback(_capture_layer(attention_input, queries))
 
     with hook_attention(model, see), evaluation_mode(model):
         model(*inputs)
@@ -154,8 +154,8 @@ def hook_attention(model: nn.Module, callback: Callable[[AttentionInput], None])
     # Layers of zoo's own models have hooks of torch; equipped models call hooks themselves.
     modules = find_attentions(model)
 
-    def pass_on(layer: HeadLayer, given: tuple[Tokens, Chain, Context]) -> None:
-        tokens, chain, _ = given
+    def pass_on(layer: HeadLayer, arguments: tuple[Tokens, Chain, Context]) -> None:
+        tokens, chain, _ = arguments
         # an empty context: a diagnosis has no cache, whatever the model runs with
         callback(
             AttentionInput(
@@ -191,10 +191,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def find_attentions(model: nn.Module) -> dict[HeadLayer, int]:
     """Return the attention layers of zoo's own models, with their indices."""
-    known = [module for module in model.modules() if isinstance(module, HeadLayer)]
-    own = [module.dims.layer for module in known]
-    numbers = own if len(set(own)) == len(own) else range(len(own))
-    return dict(zip(known, numbers, strict=True))
+    modules = [module for module in model.modules() if isinstance(module, HeadLayer)]
+    layers = [module.dims.layer for module in modules]
+    numbers = layers if len(set(layers)) == len(layers) else range(len(layers))
+    return dict(zip(modules, numbers, strict=True))
 
 
 def find_equipped(model: nn.Module) -> list[Encoded]:
@@ -228,19 +228,23 @@ def _choose_queries(tokens: Tokens, queries: Queries) -> list[int]:
     return list(queries)
 
 
-def _capture_layer(given: AttentionInput, queries: Queries) -> LayerAttention:
-    tokens = given.tokens
+def _capture_layer(attention_input: AttentionInput, queries: Queries) -> LayerAttention:
+    tokens = attention_input.tokens
     chosen = torch.tensor(
         _choose_queries(tokens, queries), device=tokens.x.device, dtype=torch.long
     )
-    call, document = given.describe(chosen), tokens.document
+    call, document = attention_input.describe(chosen), tokens.document
     if isinstance(call, LinearCall):
         shares = linear_sums.weights(call)
-        return LayerAttention(given.layer, given.chain, call.call, chosen, shares, None, document)
+        return LayerAttention(
+            attention_input.layer, attention_input.chain, call.call, chosen, shares, None, document
+        )
     call = _hide_padding(call, tokens, chosen)
     values = scores(call)
     weights = normalize_scores(call, values)
-    return LayerAttention(given.layer, given.chain, call, chosen, weights, values, document)
+    return LayerAttention(
+        attention_input.layer, attention_input.chain, call, chosen, weights, values, document
+    )
 
 
 def _hide_padding(call: AttentionCall, tokens: Tokens, chosen: Tensor) -> AttentionCall:

@@ -99,10 +99,11 @@ def decompose_scores(block: Block, before: Tokens, after: Tokens) -> dict[str, T
     placed = torch.tensor(list_columns(after), device=after.x.device, dtype=torch.long)
     if after.has_position is not None:
         placed = placed[after.has_position[0, placed]]
-    word, position = (one[:, placed] for one in (before.x, after.x - before.x))
+    word, position = (states[:, placed] for states in (before.x, after.x - before.x))
     through = _linearize_norm(block.norm1 if block.reads_norm else None, after.x[:, placed])
     query, key = (
-        one.weight.unflatten(0, (-1, dims.head_dim)) for one in (layer.q_proj, layer.k_proj)
+        projection.weight.unflatten(0, (-1, dims.head_dim))
+        for projection in (layer.q_proj, layer.k_proj)
     )  # [H, K, D], [G, K, D]
     return metrics.word_position_correlations(
         through(word),
@@ -150,14 +151,14 @@ def draw_encodings(
 
 def _draw_first_layer(attentions: Sequence[LayerAttention], grid: Sequence[int]) -> Iterator[Panel]:
     """Measure the first captured layer, and title its panels with the layer if layers differ."""
-    first = attentions[0]
-    if first.chain.dims.points:  # their coordinates have no grid on which to measure
+    attention = attentions[0]
+    if attention.chain.dims.points:  # their coordinates have no grid on which to measure
         return
-    for panel in measure_encoding(first.chain, grid, first.call.causal):
+    for panel in measure_encoding(attention.chain, grid, attention.call.causal):
         yield (
             panel
-            if first.chain.shared
-            else replace(panel, title=f"{panel.title}, layer {first.layer}")
+            if attention.chain.shared
+            else replace(panel, title=f"{panel.title}, layer {attention.layer}")
         )
 
 
@@ -169,10 +170,10 @@ def _draw_model_correlations(
     # of several samples share no positions.
     if not transformers or attentions[0].scores is None or attentions[0].chain.dims.points:
         return ()
-    first = transformers[0].blocks[0]
-    assert isinstance(first, Block)
+    block = transformers[0].blocks[0]
+    assert isinstance(block, Block)
     # a mixer has no scores
-    if first.attn is None:
+    if block.attn is None:
         return ()
 
     # Record the tokens before `embed` and at the input of the first block.
@@ -182,45 +183,45 @@ def _draw_model_correlations(
         seen.append(tokens)
         return tokens
 
-    block_hook = first.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    block_hook = block.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     try:
         with hook_tokens(transformers[0], record), evaluation_mode(model):
             model(*inputs)
     finally:
         block_hook.remove()
 
-    (call,) = capture_model(model, inputs, 1, [first.attn.dims.layer])
+    (call,) = capture_model(model, inputs, 1, [block.attn.dims.layer])
     before, after = seen
-    return draw_correlations(first, before, after, call.call)
+    return draw_correlations(block, before, after, call.call)
 
 
 def list_reported_panels(attentions: Sequence[LayerAttention]) -> tuple[Panel, ...]:
     """Collect the panels that the encodings of each layer report, without repetitions."""
     kinds: dict[str, list[tuple[int, Panel]]] = {}
-    for one in attentions:
-        for panel in one.chain.panels(one.call):
-            kinds.setdefault(panel.title, []).append((one.layer, panel))
+    for attention in attentions:
+        for panel in attention.chain.panels(attention.call):
+            kinds.setdefault(panel.title, []).append((attention.layer, panel))
     return tuple(panel for kind in kinds.values() for panel in _title_by_layer(kind))
 
 
 def _title_by_layer(kind: Sequence[tuple[int, Panel]]) -> list[Panel]:
     """Add the layer to the titles of panels of one kind, unless they are the same in all layers."""
-    first = kind[0][1]
-    if all(_is_same(first, panel) for _, panel in kind):
-        return [first]
+    first_panel = kind[0][1]
+    if all(_is_same(first_panel, panel) for _, panel in kind):
+        return [first_panel]
     return [replace(panel, title=f"{panel.title}, layer {layer}") for layer, panel in kind]
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(left: Any, right: Any) -> bool:
     """Compare two panels, or parts of them."""
-    if isinstance(one, Panel):
-        return type(one) is type(other) and all(
-            _is_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)
+    if isinstance(left, Panel):
+        return type(left) is type(right) and all(
+            _is_same(getattr(left, f.name), getattr(right, f.name)) for f in fields(left)
         )
-    if isinstance(one, Tensor):
-        return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other)
+    if isinstance(left, Tensor):
+        return left.shape == right.shape and torch.allclose(left, right, equal_nan=True)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_is_same(left[key], right[key]) for key in left)
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(_is_same, left, right))
+    return bool(left == right)

@@ -25,11 +25,11 @@ def ablate_heads(model: nn.Module, heads: Mapping[int, Collection[int]]) -> Iter
         heads: {index of a layer: indices of its heads, from 0}.
     """
 
-    def clear_input(layer: HeadLayer, _: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        merged, *others = given  # [B, N, H V]
+    def clear_input(layer: HeadLayer, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        merged, *unchanged = arguments  # [B, N, H V]
         split = merged.unflatten(-1, (layer.dims.heads, -1))
         cleared = clear_heads(split, heads[numbers[layer]], -2)
-        return cleared.flatten(-2), *others
+        return cleared.flatten(-2), *unchanged
 
     def clear_output(number: int, out: Tensor) -> Tensor:
         return clear_heads(out, heads[number], 1) if number in heads else out

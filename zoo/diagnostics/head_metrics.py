@@ -65,13 +65,13 @@ def list_metrics(attention: LayerAttention) -> Iterator[HeadMetric]:
 
 def metrics_by_name(counted: str) -> dict[str, HeadMetric]:
     """Return all metrics by name, for positions in tokens or patches."""
-    every = (
+    kinds = (
         *_list_spread_metrics(),
         *_list_distance_metrics(counted, AXES[3]),
         *_list_share_metrics(counted, some_unplaced=True),
         *_list_score_metrics(comparable=True),
     )
-    return {kind.name: kind for kind in every}
+    return {kind.name: kind for kind in kinds}
 
 
 def _list_spread_metrics() -> Iterator[HeadMetric]:
@@ -231,10 +231,10 @@ def _distance(attention: LayerAttention, axis: int | None = None) -> Tensor:
     """Return the distance [B, H, N]; NaN for queries that do not belong to the text or image."""
     rows, columns = attention.grid
     if axis is None:
-        found = metrics.distance(attention.weights, _offsets(attention), columns)
+        means = metrics.distance(attention.weights, _offsets(attention), columns)
     else:
-        found = metrics.distance_by_axis(attention.weights, _offsets(attention), columns)[..., axis]
-    return found.masked_fill(~rows[:, None], float("nan"))
+        means = metrics.distance_by_axis(attention.weights, _offsets(attention), columns)[..., axis]
+    return means.masked_fill(~rows[:, None], float("nan"))
 
 
 def _neighbourhood_share(attention: LayerAttention, reach: int) -> Tensor:
@@ -251,8 +251,8 @@ def _head_similarity(attention: LayerAttention) -> Tensor:
     heads = attention.weights.shape[1]
     # All queries count equally, also where samples have different numbers of them.
     queries = attention.weights.transpose(0, 1).flatten(1, 2)[None]  # [1, H, B Q, M]
-    found = metrics.head_similarity(queries)[0]  # [H, H]
-    return (found.sum(-1) - found.diagonal()) / (heads - 1) if heads > 1 else found[0]
+    pairs = metrics.head_similarity(queries)[0]  # [H, H]
+    return (pairs.sum(-1) - pairs.diagonal()) / (heads - 1) if heads > 1 else pairs[0]
 
 
 def is_comparable(attention: LayerAttention) -> bool:

@@ -38,9 +38,9 @@ def hook_states(model: nn.Module, callback: StateCallback) -> Iterator[None]:
     has their weights.
     """
 
-    def measure(mixer: nn.Module, given: tuple[Tokens, Chain, Context]) -> None:
+    def measure(mixer: nn.Module, arguments: tuple[Tokens, Chain, Context]) -> None:
         assert isinstance(mixer, Mixer)
-        tokens, chain, _ = given
+        tokens, chain, _ = arguments
         # a cache of its own, from which the state is read after the last token
         cache = KeyValueCache()
         # `forward` and no call: hooks would call this again
@@ -68,15 +68,15 @@ def draw_states(model: nn.Module, inputs: Sequence[Any]) -> tuple[Panel, ...]:
         model: The model.
         inputs: Its arguments.
     """
-    found: dict[str, dict[int, Tensor]] = {}
+    measured: dict[str, dict[int, Tensor]] = {}
 
     def see(layer: int, measures: Mapping[str, Tensor]) -> None:
         for name, values in measures.items():
-            found.setdefault(name, {})[layer] = values.float().cpu()
+            measured.setdefault(name, {})[layer] = values.float().cpu()
 
     with hook_states(model, see), evaluation_mode(model):
         model(*inputs)
-    return tuple(_draw(name, layers) for name, layers in found.items())
+    return tuple(_draw(name, layers) for name, layers in measured.items())
 
 
 def _draw(name: str, layers: Mapping[int, Tensor]) -> Panel:

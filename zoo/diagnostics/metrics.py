@@ -30,7 +30,7 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
     Returns:
         The fraction of each input in each final state [B, N, N].
     """
-    found: Tensor | None = None
+    fractions: Tensor | None = None
     for weights in layers:
         mixed = (1 - residual) * upcast(weights).abs().mean(1)
         mixed = mixed + residual * torch.eye(
@@ -38,10 +38,10 @@ def rollout(layers: Sequence[Tensor], residual: float = 0.5) -> Tensor:
         )
         # rows of linear attention and stick-breaking do not sum to one by themselves
         mixed = mixed / mixed.sum(-1, keepdim=True)
-        found = mixed if found is None else mixed @ found
-    if found is None:
+        fractions = mixed if fractions is None else mixed @ fractions
+    if fractions is None:
         raise ValueError("a rollout needs at least one layer")
-    return found
+    return fractions
 
 
 def effective_rank(weights: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ def effective_rank(weights: Tensor) -> Tensor:
     """
     # The decomposition fails for NaN: zeros take its place, for which the division gives NaN.
     weights = upcast(weights)
-    known = weights.isfinite().all((-2, -1), keepdim=True)
-    values = torch.linalg.svdvals(weights.where(known, 0))
+    finite = weights.isfinite().all((-2, -1), keepdim=True)
+    values = torch.linalg.svdvals(weights.where(finite, 0))
     return torch.special.entr(values / values.sum(-1, keepdim=True)).sum(-1).exp()
 
 
@@ -63,8 +63,8 @@ def max_score(scores: Tensor) -> Tensor:
     If it grows, training becomes unstable (Dehghani et al. 2023, arXiv:2302.05442).
     """
     scores = upcast(scores)
-    found = scores.masked_fill(~scores.isfinite(), float("-inf")).amax((-2, -1))
-    return found.masked_fill(found.isinf(), float("nan"))
+    largest = scores.masked_fill(~scores.isfinite(), float("-inf")).amax((-2, -1))
+    return largest.masked_fill(largest.isinf(), float("nan"))
 
 
 def head_similarity(weights: Tensor) -> Tensor:
@@ -157,10 +157,10 @@ def word_position_correlations(
     )
     scale = query.shape[1] ** -0.5
     return {
-        f"{one} to {other}": scale
-        * torch.einsum("bhnk,bhmk->hnm", queries[one], keys[other])
+        f"{query_part} to {key_part}": scale
+        * torch.einsum("bhnk,bhmk->hnm", queries[query_part], keys[key_part])
         / count
-        for one, other in product(parts, parts)
+        for query_part, key_part in product(parts, parts)
     }
 
 
@@ -223,8 +223,8 @@ def _average_over_keys(weights: Tensor, values: Tensor, has_position: Tensor | N
         weights = weights.masked_fill(~has_position[:, None, None], 0)
         # The offsets of special tokens may be anything, even infinite.
         values = values.masked_fill(~has_position[:, None, :, None], 0)
-    found = weight_shares(weights)
-    return torch.einsum("bhnm,bnmp->bhnp", found, values.to(found.dtype))
+    shares = weight_shares(weights)
+    return torch.einsum("bhnm,bnmp->bhnp", shares, values.to(shares.dtype))
 
 
 def offset_profile(
@@ -256,9 +256,9 @@ def offset_profile(
     reach = torch.cat([met.abs(), met.new_zeros(1, met.shape[-1])]).amax(0).long()  # [P]
     sizes = (2 * reach + 1).tolist()
     bins = _flatten_index(met.long() + reach, sizes)
-    found = upcast(weights).movedim(1, -1)[counted]  # [pairs, H]
+    shares = upcast(weights).movedim(1, -1)[counted]  # [pairs, H]
     cells = torch.Size(sizes).numel()
-    sums = found.new_zeros(cells, found.shape[-1]).index_add_(0, bins, found)
+    sums = shares.new_zeros(cells, shares.shape[-1]).index_add_(0, bins, shares)
     values = (sums.mT / torch.bincount(bins, minlength=cells)).unflatten(-1, sizes)
     return tuple(torch.arange(-r, r + 1, device=met.device) for r in reach.tolist()), values
 
@@ -329,9 +329,9 @@ def squared_correlation(scores: Tensor, part: Tensor) -> Tensor:
     If the others have the same contents at one position, it is the fraction that content explains.
     Only pairs that are visible in both count; NaN if the rows of either are constant.
     """
-    first, second = _center_both(scores, part)
-    return _sum_pairs(first * second).square() / (
-        _sum_pairs(first.square()) * _sum_pairs(second.square())
+    centered_scores, centered_part = _center_both(scores, part)
+    return _sum_pairs(centered_scores * centered_part).square() / (
+        _sum_pairs(centered_scores.square()) * _sum_pairs(centered_part.square())
     )
 
 
@@ -341,14 +341,16 @@ def shift_sensitivity(scores: Tensor, shifted: Tensor) -> Tensor:
     It is sqrt(mean (s' - s)^2 / mean s^2): 0 for a shift-invariant encoding, NaN if rows are
     constant before and after. Only pairs that are visible in both count.
     """
-    first, second = _center_both(scores, shifted)
-    return (_sum_pairs((second - first).square()) / _sum_pairs(first.square())).sqrt()
+    centered, centered_shifted = _center_both(scores, shifted)
+    return (
+        _sum_pairs((centered_shifted - centered).square()) / _sum_pairs(centered.square())
+    ).sqrt()
 
 
-def _center_both(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+def _center_both(scores: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     """Center both sets of scores over the pairs that are visible in both."""
-    counted = first.isfinite() & second.isfinite()
-    return center_rows(first, counted), center_rows(second, counted)
+    counted = scores.isfinite() & reference.isfinite()
+    return center_rows(scores, counted), center_rows(reference, counted)
 
 
 def center_rows(scores: Tensor, counted: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ def change_positions(model: nn.Module, change: Change) -> Iterator[None]:
     """
     encoded = find_encoded(model)
     if not encoded:
-        problem = "the model has no encodings of zoo, so its positions cannot be changed"
-        raise OptionError("controls", problem)
+        message = "the model has no encodings of zoo, so its positions cannot be changed"
+        raise OptionError("controls", message)
     with ExitStack() as stack:
         for part in encoded:
             stack.enter_context(hook_tokens(part, lambda tokens: apply_change(tokens, change)))
@@ -116,8 +116,8 @@ def _find_range(tokens: Tokens) -> tuple[Tensor, Tensor]:
     index = tokens.index.expand(batch, -1, -1)
     numbers = (tokens.document - tokens.document.amin())[..., None].expand_as(index)
     cells = index.new_zeros(batch, int(numbers.max()) + 1, numbers.shape[-1])
-    found = (
+    extremes = (
         cells.scatter_reduce(1, numbers, index, how, include_self=False) for how in ("amin", "amax")
     )
-    low, high = (cell.gather(1, numbers) for cell in found)
+    low, high = (cell.gather(1, numbers) for cell in extremes)
     return low, high

@@ -110,7 +110,7 @@ def _find_grid(tokens: Tokens, points: bool) -> tuple[tuple[int, ...], list[int]
     For text and points, the grid has all tokens with a position that are not padding everywhere.
     """
     if tokens.index.shape[-1] > 1 and not points:
-        sizes = tuple(int(last) + 1 for last in tokens.index[0].amax(0))
+        sizes = tuple(int(largest) + 1 for largest in tokens.index[0].amax(0))
         return sizes, list(range(len(tokens)))
     columns = capture.list_columns(tokens)
     if tokens.has_position is None:
@@ -121,10 +121,10 @@ def _find_grid(tokens: Tokens, points: bool) -> tuple[tuple[int, ...], list[int]
 def _name_special_tokens(model: nn.Module, count: int) -> tuple[str, ...]:
     """Name the tokens before the grid."""
     has_class = any(getattr(part, "cls_token", None) is not None for part in model.modules())
-    first = ["class"] if count and has_class else []
-    registers = count - len(first)
+    class_token = ["class"] if count and has_class else []
+    registers = count - len(class_token)
     return (
-        *first,
+        *class_token,
         *(f"register {number + 1}" if registers > 1 else "register" for number in range(registers)),
     )
 
@@ -136,15 +136,15 @@ def decode_pieces(vocabulary: Vocabulary, row: Tensor) -> tuple[str, ...]:
     shown at the first of them, with dots at the others. Invalid bytes are shown in hexadecimal.
     """
     tokens: list[int] = row.tolist()
-    found = [_decode_token(vocabulary, token) for token in tokens]
-    for place, piece in enumerate(found):
+    pieces = [_decode_token(vocabulary, token) for token in tokens]
+    for place, piece in enumerate(pieces):
         if UNKNOWN in piece and (
             joined := _join_bytes(vocabulary, tokens[place : place + MOST], piece)
         ):
-            found[place : place + len(joined)] = joined
+            pieces[place : place + len(joined)] = joined
     return tuple(
         _show_byte(vocabulary, *pair) if UNKNOWN in pair[1] else pair[1]
-        for pair in zip(tokens, found, strict=True)
+        for pair in zip(tokens, pieces, strict=True)
     )
 
 
@@ -153,9 +153,9 @@ def _join_bytes(vocabulary: Vocabulary, tokens: Sequence[int], piece: str) -> li
     for count in range(2, len(tokens) + 1):
         if not all(0 <= token < len(vocabulary) for token in tokens[:count]):
             return []
-        text = vocabulary.decode(tokens[:count])
-        if UNKNOWN not in text:
-            return [text, *[FOLLOWING] * (count - 1)]
+        decoded = vocabulary.decode(tokens[:count])
+        if UNKNOWN not in decoded:
+            return [decoded, *[FOLLOWING] * (count - 1)]
     return []
 
 

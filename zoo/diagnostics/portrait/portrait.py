@@ -39,7 +39,7 @@ def draw_portrait(choices: Sequence[Choice], path: Path, dims: Dims | None = Non
         from zoo.reporting.style import Style, clean
 
     probes = [probe_encodings(choices, sizes) for sizes in ([dims] if dims else _usual(choices))]
-    panels = [panel for one in probes for panel in islice(collect_panels(one), MAX_PANELS)]
+    panels = [panel for probe in probes for panel in islice(collect_panels(probe), MAX_PANELS)]
     style = Style(width=300, height=200)
     title = alt.Title(
         clean(" + ".join(choice.name for choice in choices)),
@@ -80,9 +80,9 @@ def collect_panels(probe: EncodingProbe, *, masked: bool = True) -> Iterator[Pan
 
 def _describe(probes: Sequence[EncodingProbe]) -> str:
     """Return the sizes of the heads and the state of the parameters as text."""
-    has_parameters = any(any(True for _ in one.chain.parameters()) for one in probes)
+    has_parameters = any(any(True for _ in probe.chain.parameters()) for probe in probes)
     state = "initial parameters" if has_parameters else "no parameters"
-    if any(one.moved for one in probes):
+    if any(probe.moved for probe in probes):
         state = "random parameters, since the initial ones have almost no effect"
     return f"{probes[0].dims.heads} heads of {probes[0].dims.head_dim} channels, {state}"
 

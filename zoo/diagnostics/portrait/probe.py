@@ -151,8 +151,8 @@ def measure_effect(probe: EncodingProbe) -> float:
     # Compared with a layer without encodings, for equal tokens and for constant queries and keys.
     plain = EncodingProbe(Chain(probe.dims, {}), probe.sizes, probe.causal)
     changes = []
-    for ours, others in zip(_test_calls(probe), _test_calls(plain), strict=True):
-        change = relative_weights(ours) - relative_weights(others)
+    for call, plain_call in zip(_test_calls(probe), _test_calls(plain), strict=True):
+        change = relative_weights(call) - relative_weights(plain_call)
         changes.append(float(change.nan_to_num().abs().max()))
     return max(changes)
 
@@ -168,9 +168,9 @@ def subtract_base(call: AttentionCall, base: float) -> Tensor:
 
 def relative_weights(call: AttentionCall) -> Tensor:
     """Return weights [B, H, N, M] relative to the largest of their row; NaN for hidden pairs."""
-    found = weights(call)
-    largest = found.amax(-1, keepdim=True)
-    relative = found / largest.where(largest > 0, 1)
+    shares = weights(call)
+    largest = shares.amax(-1, keepdim=True)
+    relative = shares / largest.where(largest > 0, 1)
     return relative.masked_fill(~attention_mask(call), float("nan"))
 
 
@@ -200,10 +200,10 @@ def measure_rotations(probe: EncodingProbe, axes: int) -> Tensor | None:
     The result is None if nothing is rotated, or if two steps differ from one step twice.
     """
     unit = torch.eye(probe.dims.axes, dtype=torch.float64)[-axes:]
-    found = measure_transfer(probe, torch.cat([unit, 2 * unit]))
-    if found is None:
+    transfer = measure_transfer(probe, torch.cat([unit, 2 * unit]))
+    if transfer is None:
         return None
-    once, twice = found.chunk(2)
+    once, twice = transfer.chunk(2)
     identity = torch.eye(once.shape[-1], dtype=once.dtype).expand_as(once)
     is_rotated = not torch.allclose(once, identity, atol=TOLERANCE)
     is_group = torch.allclose(once @ once, twice, atol=TOLERANCE)
@@ -228,11 +228,11 @@ def measure_transfer(probe: EncodingProbe, steps: Tensor) -> Tensor | None:
     if call.q.shape[-1] != size or call.k.shape[-1] != size:
         return None
 
-    q, k = (one[1:] - one[:1] for one in (call.q, call.k))  # [K + 1, H, 1 + S, K]
+    q, k = (heads[1:] - heads[:1] for heads in (call.q, call.k))  # [K + 1, H, 1 + S, K]
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    for one in (q, k):
-        expected = torch.einsum("ihsd,i->hsd", one[:-1], content[0])
-        if not torch.allclose(expected, one[-1]):
+    for heads in (q, k):
+        expected = torch.einsum("ihsd,i->hsd", heads[:-1], content[0])
+        if not torch.allclose(expected, heads[-1]):
             return None
     return torch.einsum("jhd,ihsd->shji", k[:-1, :, 0], q[:-1, :, 1:])
 
@@ -240,8 +240,8 @@ def measure_transfer(probe: EncodingProbe, steps: Tensor) -> Tensor | None:
 def rotation_angles(rotation: Tensor) -> Tensor:
     """Return the angles [..., K/2] of rotations [..., K, K] in radians, in descending order."""
     # Eigenvalues come in conjugate pairs exp(+-i angle).
-    found = torch.linalg.eigvals(rotation).angle().abs().sort(dim=-1, descending=True).values
-    return found[..., ::2]
+    paired = torch.linalg.eigvals(rotation).angle().abs().sort(dim=-1, descending=True).values
+    return paired[..., ::2]
 
 
 def is_commuting(first: Tensor, second: Tensor) -> bool:

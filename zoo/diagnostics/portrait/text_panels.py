@@ -94,15 +94,15 @@ def collect_text_panels(probe: EncodingProbe, masked: bool) -> Iterator[Panel]:
 def _score_panels(probe: EncodingProbe) -> Iterator[Panel]:
     """Yield the bias, and the scores of equal tokens if they contain more than the bias."""
     # With zero queries and keys, scores are the bias. Two draws of tokens show if it is fixed.
-    bias, other = (
+    bias, other_bias = (
         subtract_base(probe.call_constant(probe.draw_tokens(seed), 0.0), 0.0)[0] for seed in (0, 1)
     )  # [H, N, N]
-    is_fixed = same(bias, other)
+    is_fixed = same(bias, other_bias)
     if not is_fixed:
         yield _pairs("Bias of random tokens", bias, ADDED, CONTENT_BIAS)
     elif not is_zero(bias):
         diagonals = [bias.diagonal(-offset, -2, -1) for offset in _offsets(bias)]
-        if all(same(one, one[..., :1]) for one in diagonals):
+        if all(same(diagonal, diagonal[..., :1]) for diagonal in diagonals):
             yield _curves_by_offset("Bias on scores", bias[None], OFFSETS)
         else:
             yield _pairs("Bias on scores", bias, ADDED, BIAS)
@@ -117,12 +117,12 @@ def _rotation_panels(probe: EncodingProbe) -> Iterator[Panel]:
     rotations = measure_rotations(probe, 1)
     if rotations is None:
         return
-    found = distinct(rotation_angles(rotations[0]))  # [H, K/2]
+    sorted_angles = distinct(rotation_angles(rotations[0]))  # [H, K/2]
     # A logarithmic axis cannot show pairs that do not rotate; a note counts them.
-    pairs, still = torch.arange(found.shape[-1]) + 1, int((found[0] < 1e-9).sum())
+    pairs, still = torch.arange(sorted_angles.shape[-1]) + 1, int((sorted_angles[0] < 1e-9).sum())
     groups = {
         head: (pairs, angle.where(angle > 1e-9, torch.nan))
-        for head, angle in label_heads(found).items()
+        for head, angle in label_heads(sorted_angles).items()
     }
     yield Points(
         title="Rotation of each pair of channels",
@@ -140,11 +140,11 @@ def _weight_panels(probe: EncodingProbe) -> Iterator[Panel]:
     equal = relative_weights(probe.call(probe.repeat_content(probe.draw_contents(1))))[0]
     title = f"{'Causal weights' if probe.causal else 'Weights'} of equal tokens"
     yield _pairs(title, equal, unit, WEIGHTS, signed=False)
-    first, second = (
+    weights, repeated = (
         relative_weights(probe.call_constant(probe.draw_tokens(seed), 1.0)) for seed in (0, 1)
     )
-    if not same(first, second):
-        yield _pairs("The same of random tokens", first[0], unit, CONTENT_WEIGHTS, signed=False)
+    if not same(weights, repeated):
+        yield _pairs("The same of random tokens", weights[0], unit, CONTENT_WEIGHTS, signed=False)
 
 
 def _output_panels(probe: EncodingProbe) -> Iterator[Panel]:
@@ -177,15 +177,17 @@ def _curves_by_offset(title: str, values: Tensor, caption: str) -> Curves:
     """
     heads = distinct(values.transpose(0, 1))  # [H, B, N, N]
     offsets = _offsets(values)
-    found = [heads.diagonal(-offset, -2, -1).flatten(1) for offset in offsets]  # [H, ...] each
-    low, high = (torch.stack([one[0].quantile(share) for one in found]) for share in (0.1, 0.9))
+    diagonals = [heads.diagonal(-offset, -2, -1).flatten(1) for offset in offsets]  # [H, ...] each
+    low, high = (
+        torch.stack([diagonal[0].quantile(share) for diagonal in diagonals]) for share in (0.1, 0.9)
+    )
     return Curves(
         title=title,
         x="query position - key position, in tokens",
         y=ADDED,
         caption=caption,
         x_values=torch.tensor(offsets),
-        lines=label_heads(torch.stack([one.mean(-1) for one in found], dim=-1)),
+        lines=label_heads(torch.stack([diagonal.mean(-1) for diagonal in diagonals], dim=-1)),
         band=None if len(heads) > 1 or same(low, high) else (low, high),
     )
 
