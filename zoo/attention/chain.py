@@ -59,26 +59,30 @@ class Chain(Encoding):
             self.add_module(name, encoding)
 
         self.modifies_calls = any(map(_modifies_calls, encodings.values()))
-        self.key_updaters = [n for n, one in encodings.items() if _updates_keys(one)]
+        self.key_updaters = [n for n, encoding in encodings.items() if _updates_keys(encoding)]
         # Two transforms of queries and keys do not commute, and no paper defines their product.
         transformers = [
-            n for n, one in encodings.items() if _updates_keys(one) or _transforms_queries(one)
+            n
+            for n, encoding in encodings.items()
+            if _updates_keys(encoding) or _transforms_queries(encoding)
         ]
         self.transforms_heads = bool(transformers)
         if len(transformers) > 1:
-            problem = f"{join_words(transformers)} both transform queries and keys"
-            raise OptionError("encoding", f"{problem}; list one of them")
+            message = f"{join_words(transformers)} both transform queries and keys"
+            raise OptionError("encoding", f"{message}; list one of them")
 
         # The declared facts of a chain follow from those of its encodings.
-        self.shared = all(one.shared for one in self)
-        self.shift_invariant = all(one.shift_invariant for one in self)
-        self.causal_only = any(one.causal_only for one in self)
-        self.needs_full_sequence = any(one.needs_full_sequence for one in self)
-        self.reads_states = any(one.reads_states for one in self)
-        self.turn_values = any(one.turn_values for one in self)
-        self.lookback = max((one.lookback for one in self), default=0)
-        self.text_length = min((n for one in self if (n := one.text_length)), default=None)
-        reasons = (one.no_export_reason for one in self)
+        self.shared = all(encoding.shared for encoding in self)
+        self.shift_invariant = all(encoding.shift_invariant for encoding in self)
+        self.causal_only = any(encoding.causal_only for encoding in self)
+        self.needs_full_sequence = any(encoding.needs_full_sequence for encoding in self)
+        self.reads_states = any(encoding.reads_states for encoding in self)
+        self.turn_values = any(encoding.turn_values for encoding in self)
+        self.lookback = max((encoding.lookback for encoding in self), default=0)
+        self.text_length = min(
+            (n for encoding in self if (n := encoding.text_length)), default=None
+        )
+        reasons = (encoding.no_export_reason for encoding in self)
         self.no_export_reason = next(filter(None, reasons), "")
         self.axes = (dims.axes,)
         self.handles_special_tokens = True  # the chain does it for each encoding
@@ -91,7 +95,7 @@ class Chain(Encoding):
     @property
     def readers_of_earlier_keys(self) -> list[str]:
         """Names of the encodings by which a key depends on the keys of tokens before it."""
-        return [one.name for one in self if one.reads_keys and one.lookback]
+        return [encoding.name for encoding in self if encoding.reads_keys and encoding.lookback]
 
     def __iter__(self) -> Iterator[Encoding]:
         """Iterate over the encodings."""
@@ -129,9 +133,9 @@ class Chain(Encoding):
             if not encoding.adds_to_input:
                 new = _embed(encoding, tokens)
                 if new.x is not tokens.x:
-                    problem = f"{encoding.name} changes the input, which belongs to all layers"
-                    remedy = "its class must declare adds_to_input, and the model list it"
-                    raise OptionError("encoding", f"{problem}; {remedy}")
+                    message = f"{encoding.name} changes the input, which belongs to all layers"
+                    hint = "its class must declare adds_to_input, and the model list it"
+                    raise OptionError("encoding", f"{message}; {hint}")
                 tokens = new
         return tokens
 
@@ -191,8 +195,10 @@ class Chain(Encoding):
         """Transform heads [B, H, N, K], or the first channels if the encoding is made for those."""
         width = encoding.dims.head_dim
         if width < self.dims.head_dim and _transforms_queries(encoding):
-            part, rest = heads[..., :width], heads[..., width:]
-            return torch.cat([self._transform_part(encoding, transform, part, tokens), rest], -1)
+            turned, unchanged = heads[..., :width], heads[..., width:]
+            return torch.cat(
+                [self._transform_part(encoding, transform, turned, tokens), unchanged], -1
+            )
         return self._transform_part(encoding, transform, heads, tokens)
 
     def _transform_part(
@@ -219,8 +225,8 @@ class Chain(Encoding):
         """
         if call.softcap is not None and self.key_updaters:
             # What later tokens do to keys is added to products, after their cap.
-            problem = f"{self.key_updaters[0]} changes products of queries and keys after their cap"
-            raise OptionError("softcap", f"{problem}; leave it out, or choose another encoding")
+            message = f"{self.key_updaters[0]} changes products of queries and keys after their cap"
+            raise OptionError("softcap", f"{message}; leave it out, or choose another encoding")
         for encoding in filter(_modifies_calls, self):
             old = call.replace(
                 queries=_localize(encoding, call.queries), keys=_localize(encoding, call.keys)
@@ -239,12 +245,12 @@ class Chain(Encoding):
         Raises:
             OptionError: An encoding adds to the output or averages more values.
         """
-        names = join_words(one.name for one in self if one.turn_values)
+        names = join_words(encoding.name for encoding in self if encoding.turn_values)
         for field in ("extra_output", "extra_values"):
             if getattr(call, field) is not None:
-                problem = f"turned outputs of {names} would turn what another encoding adds"
-                remedy = "leave turn_values out, or the encoding that"
-                raise OptionError("turn_values", f"{problem}; {remedy} writes {field}")
+                message = f"turned outputs of {names} would turn what another encoding adds"
+                hint = "leave turn_values out, or the encoding that"
+                raise OptionError("turn_values", f"{message}; {hint} writes {field}")
 
     def after_attention(self, tokens: Tokens, extra: Tensor) -> Tokens:
         """Call each encoding's `after_attention`."""
@@ -277,12 +283,12 @@ class Chain(Encoding):
         order = list(self)
         for name in self.key_updaters:
             if encoding.consumes_biases or encoding.reads_keys or new.k is not old.k:
-                problem = f"{encoding.name} reads or changes keys, which {name} updates later"
-                raise OptionError("encoding", f"{problem}; list one of them")
+                message = f"{encoding.name} reads or changes keys, which {name} updates later"
+                raise OptionError("encoding", f"{message}; list one of them")
             is_later = order.index(encoding) > order.index(self._modules[name])  # type: ignore[arg-type]
             if is_later and (new.scale != old.scale or new.q is not old.q):
-                problem = f"{encoding.name} changes what {name}, before it, has multiplied"
-                raise OptionError("encoding", f"{problem}; list it first")
+                message = f"{encoding.name} changes what {name}, before it, has multiplied"
+                raise OptionError("encoding", f"{message}; list it first")
 
 
 def build_chains(
@@ -320,7 +326,7 @@ def build_chains(
         replace(sizes[layer] if sizes else dims, layer=layer) for layer in range(dims.depth or 1)
     ]
     plans, keys = [factories] * len(layers), keys or ["encoding"] * len(layers)
-    if any(own is not None for own in by_layer):
+    if any(layer_factories is not None for layer_factories in by_layer):
         plans = _plan_layers(layers, factories, by_layer, keys)
 
     # Where each encoding is, in the order of the names. Factories are compared by identity.
@@ -336,29 +342,29 @@ def build_chains(
     for (name, _, _), numbers in places.items():
         make = plans[numbers[0]][name]
         # The first instance declares whether all its layers share it.
-        first = make(layers[numbers[0]])
-        _check_causality(name, first, causal, keys[numbers[0]])
-        each = {numbers[0]: first}
-        if not first.shared:
-            each |= {number: make(layers[number]) for number in numbers[1:]}
-            for encoding in each.values():
-                encoding.siblings = tuple(each.values())
-        by_name.setdefault(name, {}).update(each)
+        first_member = make(layers[numbers[0]])
+        _check_causality(name, first_member, causal, keys[numbers[0]])
+        members = {numbers[0]: first_member}
+        if not first_member.shared:
+            members |= {number: make(layers[number]) for number in numbers[1:]}
+            for encoding in members.values():
+                encoding.siblings = tuple(members.values())
+        by_name.setdefault(name, {}).update(members)
         for number in numbers:
-            built[number][name] = each.get(number, first)
+            built[number][name] = members.get(number, first_member)
 
     modules = nn.ModuleDict()
-    for name, each in by_name.items():
-        modules[name] = _collect_modules(each, len(layers))
+    for name, members in by_name.items():
+        modules[name] = _collect_modules(members, len(layers))
     chains = tuple(
-        _build_chain(own, {name: encodings[name] for name in plan}, key)
-        for own, plan, encodings, key in zip(layers, plans, built, keys, strict=True)
+        _build_chain(layer_dims, {name: encodings[name] for name in plan}, key)
+        for layer_dims, plan, encodings, key in zip(layers, plans, built, keys, strict=True)
     )
     # Layers with the same encodings form a group, whose tables are made once.
-    known: dict[tuple[Dims, *tuple[tuple[str, int], ...]], int] = {}
+    groups: dict[tuple[Dims, *tuple[tuple[str, int], ...]], int] = {}
     for layer, (chain, plan) in enumerate(zip(chains, plans, strict=True)):
         encodings = tuple((name, id(plan[name])) for name in plan)
-        chain.group = known.setdefault((replace(layers[layer], layer=0), *encodings), layer)
+        chain.group = groups.setdefault((replace(layers[layer], layer=0), *encodings), layer)
     return modules, chains
 
 
@@ -386,16 +392,19 @@ def _plan_layers(
         for name, make in factories.items():
             encoding = make(layers[0])
             if carries_data(encoding):
-                problem = f"{name} carries data from layer to layer, so that all layers need it"
-                remedy = "leave encoding out of layer_types, or choose another one"
-                raise OptionError("encoding", f"{problem}; {remedy}")
+                message = f"{name} carries data from layer to layer, so that all layers need it"
+                hint = "leave encoding out of layer_types, or choose another one"
+                raise OptionError("encoding", f"{message}; {hint}")
             if encoding.adds_to_input:
                 common[name] = make
-        for dims, own, key in zip(layers, by_layer, keys, strict=True):
-            for name, make in (own or {}).items():
+        for dims, layer_factories, key in zip(layers, by_layer, keys, strict=True):
+            for name, make in (layer_factories or {}).items():
                 if reason := explain_belonging(name, make(dims)):
                     raise OptionError(key, f"{reason}; list it in model.encoding")
-    return [factories if own is None else {**common, **own} for own in by_layer]
+    return [
+        factories if layer_factories is None else {**common, **layer_factories}
+        for layer_factories in by_layer
+    ]
 
 
 def explain_belonging(name: str, encoding: Encoding) -> str:
@@ -412,14 +421,14 @@ def carries_data(encoding: Encoding) -> bool:
     return type(encoding).after_attention is not Encoding.after_attention
 
 
-def _collect_modules(each: Mapping[int, Encoding], depth: int) -> nn.Module:
+def _collect_modules(members: Mapping[int, Encoding], depth: int) -> nn.Module:
     """Return the module that a name of an encoding stands for; see `build_chains`."""
-    first = next(iter(each.values()))
-    if len(each) == 1 and first.shared:
-        return first
-    if len(each) == depth and not any(one.shared for one in each.values()):
-        return nn.ModuleList(each[layer] for layer in range(depth))
-    return nn.ModuleDict({str(layer): each[layer] for layer in sorted(each)})
+    first_member = next(iter(members.values()))
+    if len(members) == 1 and first_member.shared:
+        return first_member
+    if len(members) == depth and not any(member.shared for member in members.values()):
+        return nn.ModuleList(members[layer] for layer in range(depth))
+    return nn.ModuleDict({str(layer): members[layer] for layer in sorted(members)})
 
 
 def embed_groups(chains: Sequence[Chain], tokens: Tokens) -> dict[int, Tokens]:
@@ -445,19 +454,19 @@ def embed_groups(chains: Sequence[Chain], tokens: Tokens) -> dict[int, Tokens]:
 
 def list_links(chains: Iterable[Chain]) -> list[Encoding]:
     """List the encodings of several layers: one of those that layers share or have each."""
-    found: dict[int, Encoding] = {}
+    links: dict[int, Encoding] = {}
     for chain in chains:
-        for one in chain:
-            found.setdefault(id(one.siblings[0] if one.siblings else one), one)
-    return [*found.values()]
+        for encoding in chain:
+            links.setdefault(id(encoding.siblings[0] if encoding.siblings else encoding), encoding)
+    return [*links.values()]
 
 
 def _check_causality(name: str, encoding: Encoding, causal: bool, key: str) -> None:
     if refusal := encoding.explain_misfit(encoding.dims, causal=causal):
         raise OptionError(key, f"{refusal}; choose model decoder, or another encoding")
     if encoding.needs_full_sequence and causal:
-        problem = f"{name} with these options reads the whole sequence, which a causal model cannot"
-        raise OptionError(key, f"{problem}; choose model encoder, or other options")
+        message = f"{name} with these options reads the whole sequence, which a causal model cannot"
+        raise OptionError(key, f"{message}; choose model encoder, or other options")
     if causal:
         check_coordinates_known([encoding], key)
 
@@ -475,9 +484,9 @@ def check_coordinates_known(encodings: Iterable[Encoding], key: str = "encoding"
     """
     for encoding in encodings:
         if depends_on_length(encoding):
-            problem = f"{encoding.name} has {encoding.coordinates} coordinates, which depend on "
-            problem += "the length of the text; a causal model does not know it"
-            raise OptionError(key, f"{problem}; add coordinates: index to its entry")
+            message = f"{encoding.name} has {encoding.coordinates} coordinates, which depend on "
+            message += "the length of the text; a causal model does not know it"
+            raise OptionError(key, f"{message}; add coordinates: index to its entry")
 
 
 def _updates_keys(encoding: Encoding) -> bool:
@@ -517,17 +526,17 @@ def _check_fields(encoding: Encoding, old: AttentionCall, new: AttentionCall) ->
     for field in EXCLUSIVE:
         before, after = getattr(old, field), getattr(new, field)
         if before is not None and after is not before:
-            problem = f"{encoding.name} and an encoding before it both write {field}"
-            raise OptionError("encoding", f"{problem}; list one of them")
+            message = f"{encoding.name} and an encoding before it both write {field}"
+            raise OptionError("encoding", f"{message}; list one of them")
 
     if new.normalize is not None and new.sinks is not None:
-        problem = f"{encoding.name} has no softmax whose denominator sinks could join"
-        raise OptionError("sinks", f"{problem}; leave them out, or choose another encoding")
+        message = f"{encoding.name} has no softmax whose denominator sinks could join"
+        raise OptionError("sinks", f"{message}; leave them out, or choose another encoding")
 
     counts = len(old.biases), len(old.low_rank_biases)
     if old.transform_scores is not None and counts != (len(new.biases), len(new.low_rank_biases)):
-        problem = f"{encoding.name} adds a bias to scores that an encoding before it transforms"
-        raise OptionError("encoding", f"{problem}; list it first")
+        message = f"{encoding.name} adds a bias to scores that an encoding before it transforms"
+        raise OptionError("encoding", f"{message}; list it first")
 
 
 def encoding_names() -> tuple[str, ...]:
@@ -554,8 +563,8 @@ def encoding_class(name: str) -> type[Encoding]:
     try:
         return find("encodings", name)
     except KeyError:
-        problem = f"no encodings named {name!r}"
-        raise OptionError("name", f"{problem}; {explain_name('encodings', name)}") from None
+        message = f"no encodings named {name!r}"
+        raise OptionError("name", f"{message}; {explain_name('encodings', name)}") from None
     except TypeError:
         raise OptionError("name", f"the name of an encoding is a string, not {name!r}") from None
 
@@ -583,16 +592,16 @@ def encoding(name: EncodingSpec | Sequence[EncodingSpec], dims: Dims, **options:
         choice = parse_entry(name)
         return make_factory(Choice(choice.name, {**choice.options, **options}))(dims)
     if options:
-        problem = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
-        raise OptionError("name", problem)
+        message = "a list of encodings takes options in its entries: [{name: liere, block: 4}]"
+        raise OptionError("name", message)
 
     # A chain registers its encodings as modules by name, so a name can occur only once.
     choices = [parse_entry(entry) for entry in name]
     counts = Counter(choice.name for choice in choices)
     repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
-        problem = f"{', '.join(repeated)} is in the list twice; list it once"
-        raise OptionError("name", problem)
+        message = f"{', '.join(repeated)} is in the list twice; list it once"
+        raise OptionError("name", message)
     return Chain(dims, {choice.name: make_factory(choice)(dims) for choice in choices})
 
 
@@ -607,14 +616,14 @@ def parse_entry(entry: EncodingSpec) -> Choice:
     if isinstance(entry, str):
         return Choice(entry)
     if not isinstance(entry, Mapping):
-        problem = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
-        raise OptionError("name", problem)
+        message = f"an encoding is a name, a mapping or a list of these, not {entry!r}"
+        raise OptionError("name", message)
     # Options are next to the name, or in a separate mapping, as in a resolved recipe.
     options = dict(entry)
     name, more = options.pop("name", None), options.pop("options", {})
     if not isinstance(name, str):
-        remedy = explain_nameless("encodings", entry) or "write {name: rope, ...}"
-        raise OptionError("name", f"no name in {dict(entry)!r}; {remedy}")
+        hint = explain_nameless("encodings", entry) or "write {name: rope, ...}"
+        raise OptionError("name", f"no name in {dict(entry)!r}; {hint}")
     if not isinstance(more, Mapping):
         raise OptionError("options", f"options are a mapping, not {more!r}")
     return Choice(name, {**more, **options})
@@ -632,18 +641,18 @@ def make_factory(entry: EncodingSpec) -> EncodingFactory:
     common = extras("encodings")
     try:
         member = OptionOwner("encodings", choice.name)
-        given = check_options({**options(cls), **common}, choice.options, member)
+        checked = check_options({**options(cls), **common}, choice.options, member)
     except OptionError as error:
         raise OptionError(error.key, f"{choice.name}: ", error.message) from None
-    facts = {key: given.pop(key) for key in common if key in given}
+    facts = {key: checked.pop(key) for key in common if key in checked}
 
     def make(dims: Dims) -> Encoding:
         try:
-            encoding = cls(dims, **given)
+            encoding = cls(dims, **checked)
             if dims.points:
                 if facts.get("coordinates") is not None:
-                    problem = "points have coordinates of their own, to which no convention applies"
-                    raise OptionError("coordinates", f"{problem}; leave it out")
+                    reason = "points have coordinates of their own, to which no convention applies"
+                    raise OptionError("coordinates", f"{reason}; leave it out")
                 encoding.coordinates = "index"
             for fact, value in facts.items():
                 if value is not None:

@@ -60,11 +60,11 @@ def get_known_sizes(grid_size: Tensor) -> tuple[int, ...] | None:
     return getattr(grid_size, KNOWN, None)
 
 
-def _note(tensor: Tensor, known: tuple[float, ...]) -> Tensor:
+def _note(tensor: Tensor, sizes: tuple[float, ...]) -> Tensor:
     # An operation on the tensor makes another one, without the note: none can be out of date.
     # A compiler has no need of it, since under one nothing is read.
     if not torch.compiler.is_compiling():
-        setattr(tensor, KNOWN, known)
+        setattr(tensor, KNOWN, sizes)
     return tensor
 
 
@@ -127,14 +127,16 @@ def spacing(tokens: Tokens, convention: str, length: Sequence[int] | None) -> Te
     # All conventions are linear in the index, so any two neighbours have the same distance.
     at_zero = tokens.replace(index=torch.zeros_like(tokens.index), grid_size=size)
     at_one = tokens.replace(index=torch.ones_like(tokens.index), grid_size=size)
-    high, low = (apply_convention(one, convention, length).pos for one in (at_one, at_zero))
+    high, low = (
+        apply_convention(neighbour, convention, length).pos for neighbour in (at_one, at_zero)
+    )
     return high - low
 
 
 def _require_length(length: Sequence[int] | None, convention: str, key: str) -> Sequence[int]:
     if length is None:
-        problem = f"{convention} coordinates need the training size: Dims(length=...)"
-        raise OptionError(key, problem)
+        message = f"{convention} coordinates need the training size: Dims(length=...)"
+        raise OptionError(key, message)
     return length
 
 
@@ -165,8 +167,8 @@ class PositionAugmentation:
 
     def __post_init__(self) -> None:
         if self.per_sample and self.is_identity:
-            problem = "no change is enabled; set jitter, stretch, aspect or shift"
-            raise OptionError("per_sample", problem)
+            message = "no change is enabled; set jitter, stretch, aspect or shift"
+            raise OptionError("per_sample", message)
 
     @property
     def is_identity(self) -> bool:
@@ -188,10 +190,10 @@ class PositionAugmentation:
             index = index.expand(samples, *index.shape[-2:])
 
         # The first of three axes is time.
-        first = 1 if index.shape[-1] == 3 else 0
-        frames, moving = index[..., :first], index[..., first:]
+        time_axes = 1 if index.shape[-1] == 3 else 0
+        frames, moving = index[..., :time_axes], index[..., time_axes:]
         if centre is not None:
-            centre = centre[..., first:]
+            centre = centre[..., time_axes:]
         if self.jitter:
             moving = jitter(moving, [self.jitter] * moving.shape[-1])
         if self.aspect > 1:
@@ -204,8 +206,8 @@ class PositionAugmentation:
 
     def find_extremes(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return positions [N, P] moved as far down, and as far up, as any draw moves them."""
-        first = 1 if index.shape[-1] == 3 else 0
-        frames, moving = index[..., :first], index[..., first:]
+        time_axes = 1 if index.shape[-1] == 3 else 0
+        frames, moving = index[..., :time_axes], index[..., time_axes:]
         centre = (moving.amin(-2, keepdim=True) + moving.amax(-2, keepdim=True)) / 2
         factor = self.aspect * self.stretch
         most = factor * (0.5 if self.jitter else 0.0) + self.shift

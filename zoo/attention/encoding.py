@@ -84,10 +84,10 @@ class Dims:
         sizes = (length,) * self.axes if isinstance(length, int) else tuple(length)
         object.__setattr__(self, "length", sizes)
         if len(sizes) != self.axes or min(sizes) < 1:
-            problem = (
+            message = (
                 f"length {self.length} does not give a positive size for each of {self.axes} axes"
             )
-            raise OptionError("length", problem)
+            raise OptionError("length", message)
 
     @property
     def num_kv_heads(self) -> int:
@@ -407,11 +407,11 @@ class Encoding(nn.Module):
         """Return the message about a number of axes that this encoding does not accept."""
         if dims.points:
             where = f"points on {dims.axes} {'axis' if dims.axes == 1 else 'axes'}"
-            others = list_point_encodings(dims.axes)
-            known = f", which have 1 to {MAX_POINT_AXES}"
-            if others:
-                known = f"; these do: {join_words(others)}"
-            return f"{name} does not read {where}{known}"
+            readers = list_point_encodings(dims.axes)
+            suggestion = f", which have 1 to {MAX_POINT_AXES}"
+            if readers:
+                suggestion = f"; these do: {join_words(readers)}"
+            return f"{name} does not read {where}{suggestion}"
         accepted = join_words(cls.axes, "or")
         noun = "axis" if accepted == "1" else "axes"
         refusal = f"{name} takes {accepted} {noun}, not {dims.axes}"
@@ -450,10 +450,10 @@ def describe_facts(encoding: type[Encoding] | Encoding) -> dict[str, str]:
 
 
 def _span(numbers: tuple[int, ...]) -> str:
-    first, last = numbers[0], numbers[-1]
-    if first == last == 1:
+    fewest, most = numbers[0], numbers[-1]
+    if fewest == most == 1:
         return "1 axis"
-    return f"{first} to {last} axes"
+    return f"{fewest} to {most} axes"
 
 
 def _yes_or_no(value: bool) -> str:
@@ -467,9 +467,9 @@ def check_turned_values(encoding: Encoding, v: Tensor) -> None:
         OptionError: They are not.
     """
     if v.shape[-1] != encoding.dims.head_dim:
-        problem = f"values of {v.shape[-1]} channels cannot turn as keys of"
-        remedy = "leave turn_values out"
-        raise OptionError("turn_values", f"{problem} {encoding.dims.head_dim} do; {remedy}")
+        message = f"values of {v.shape[-1]} channels cannot turn as keys of"
+        hint = "leave turn_values out"
+        raise OptionError("turn_values", f"{message} {encoding.dims.head_dim} do; {hint}")
 
 
 EncodingFactory = Callable[[Dims], Encoding]
@@ -494,8 +494,8 @@ def check_heads(dims: Dims, q: Tensor, k: Tensor, v: Tensor | None, x: Tensor | 
     check_tensor("k", k, [None] * 4, kind="floating")
     batch, kv_heads, count, _ = k.shape
     if kv_heads != dims.num_kv_heads:
-        problem = f"keys have {kv_heads} heads, the encoding {dims.num_kv_heads} (Dims.kv_heads)"
-        raise OptionError("kv_heads", problem)
+        message = f"keys have {kv_heads} heads, the encoding {dims.num_kv_heads} (Dims.kv_heads)"
+        raise OptionError("kv_heads", message)
     check_tensor("k", k, [None, kv_heads, None, dims.head_dim], kind="floating")
     keys = ("k", k)
     check_tensor("q", q, [batch, dims.heads, None, dims.head_dim], kind="floating", like=keys)
@@ -567,10 +567,14 @@ def explain_types(module: nn.Module, **arguments: Tensor | None) -> Iterator[Non
     try:
         yield
     except RuntimeError as error:
-        weights = {one.dtype for one in module.parameters() if one.is_floating_point()}
+        dtypes = {
+            parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()
+        }
         for key, value in arguments.items():
-            if weights and value is not None and value.dtype not in weights:
-                known = join_words(weights)
-                problem = f"{key} has the type {value.dtype}, the weights {known}; convert either"
-                raise OptionError(key, problem) from error
+            if dtypes and value is not None and value.dtype not in dtypes:
+                expected = join_words(dtypes)
+                message = (
+                    f"{key} has the type {value.dtype}, the weights {expected}; convert either"
+                )
+                raise OptionError(key, message) from error
         raise

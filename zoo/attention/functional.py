@@ -277,14 +277,14 @@ def score_mod(
     call = _describe_call(encoding, q, k, None, pos, x, causal, has_position, document, softcap)
     # A score_mod sees scores only: what an encoding adds to the input would be lost silently.
     if call.keys.x is not x:
-        problem = f"{name} adds to the input of each layer; use zoo.Attention"
-        raise OptionError("encoding", problem)
+        message = f"{name} adds to the input of each layer; use zoo.Attention"
+        raise OptionError("encoding", message)
     if embed(encoding, x, pos) is not x:
-        problem = f"{name} adds to the input; use zoo.functional.embed before attention"
-        raise OptionError("encoding", problem)
+        message = f"{name} adds to the input; use zoo.functional.embed before attention"
+        raise OptionError("encoding", message)
     if readers := chain.readers_of_earlier_keys:
-        problem = f"{join_words(readers)} changes keys, which a score_mod cannot"
-        raise OptionError("encoding", f"{problem}; {fused.ELSE}")
+        message = f"{join_words(readers)} changes keys, which a score_mod cannot"
+        raise OptionError("encoding", f"{message}; {fused.ELSE}")
     return fused.make_score_mod(call, q, name)
 
 
@@ -332,7 +332,7 @@ def _describe_call(
     queries = tokens.last(q.shape[2])
     transformed = chain.transform_query(q, queries)
     if factors is not None:
-        transformed, q = (factors.scale_queries(one, queries) for one in (transformed, q))
+        transformed, q = (factors.scale_queries(vectors, queries) for vectors in (transformed, q))
     # Without values, scores or weights are computed, which their rotation does not change.
     turns = chain.turn_values and v is not None
     values = k if v is None else chain.transform_value(v, tokens) if turns else v
@@ -359,12 +359,12 @@ def _fill_states(chain: Chain, k: Tensor) -> Tensor:
     Raises:
         OptionError: An encoding reads states.
     """
-    readers = [one.name for one in chain if one.reads_states]
+    readers = [encoding.name for encoding in chain if encoding.reads_states]
     if readers:
         verb = "reads" if len(readers) == 1 else "read"
-        problem = f"{join_words(readers)} {verb} the states of tokens, not only their heads"
-        remedy = "pass x, the states [B, M, D] from which queries and keys are projected"
-        raise OptionError("x", f"{problem}; {remedy}")
+        message = f"{join_words(readers)} {verb} the states of tokens, not only their heads"
+        hint = "pass x, the states [B, M, D] from which queries and keys are projected"
+        raise OptionError("x", f"{message}; {hint}")
     # An encoding that reads them without declaring it gives NaN, and no wrong number.
     return k.new_full((), torch.nan).expand(k.shape[0], k.shape[2], chain.dims.dim)
 
@@ -422,11 +422,11 @@ class Attention(nn.Module):
         if not isinstance(encoding, Encoding):
             encoding = _make_encoding(encoding, dims)
         if encoding.causal_only and not causal:
-            problem = f"{encoding.name} needs a causal mask: Attention(..., causal=True)"
-            raise OptionError("causal", problem)
+            message = f"{encoding.name} needs a causal mask: Attention(..., causal=True)"
+            raise OptionError("causal", message)
         if encoding.needs_full_sequence and causal:
-            problem = "with these options the encoding reads the whole sequence"
-            raise OptionError("causal", f"{problem}: Attention(..., causal=False)")
+            message = "with these options the encoding reads the whole sequence"
+            raise OptionError("causal", f"{message}: Attention(..., causal=False)")
         if causal:
             check_coordinates_known(Chain.of(encoding))
         self.encoding = encoding
@@ -495,8 +495,8 @@ class Attention(nn.Module):
         is_text = dims.axes == 1
         if document is not None and is_text:
             if seen:
-                problem = "documents that follow remembered tokens need positions; pass pos"
-                raise OptionError("pos", problem)
+                message = "documents that follow remembered tokens need positions; pass pos"
+                raise OptionError("pos", message)
             # Positions restart at 0 in each document, and each has a size of its own: [1|B, N, 1].
             document = document if document.dim() == 2 else document[None]
             check_documents(document)
@@ -510,8 +510,8 @@ class Attention(nn.Module):
         sizes = (seen + count,) if is_text else dims.sizes
         pos = grid(sizes, x)[seen:]
         if len(pos) != count:
-            problem = f"{count} tokens are not the grid {dims.length}"
-            raise OptionError("pos", f"{problem}; pass their coordinates as pos")
+            message = f"{count} tokens are not the grid {dims.length}"
+            raise OptionError("pos", f"{message}; pass their coordinates as pos")
         tokens = Tokens.at(x, pos, has_position, document, ordered=is_text)
         if is_text:
             set_known_range(tokens.pos, seen, seen + count - 1)

@@ -87,8 +87,8 @@ class KeyValueCache(Context):
             cached = self._layers[layer]
             check_rows(cached.k.rows, k)
             if len(cached.tokens) < seen and _has_special(tokens):
-                problem = "a token without a position attends to all tokens, but those before the "
-                raise OptionError("has_position", problem + "window are forgotten")
+                message = "a token without a position attends to all tokens, but those before the "
+                raise OptionError("has_position", message + "window are forgotten")
             cached = cached.append(k, v, tokens)
         else:
             cached = LayerCache.of(k, v, tokens)
@@ -96,10 +96,10 @@ class KeyValueCache(Context):
         # This call attends to the keys before their update; the next one sees the updated keys.
         k, tokens = cached.k.rows, cached.tokens
         kept_k, kept_tokens = update_keys(k, tokens)
-        kept = cached
+        updated = cached
         if kept_k is not k or kept_tokens is not tokens:
-            kept = cached.replace_keys(kept_k, kept_tokens)
-        self._layers[layer] = kept.last(_count_visible(tokens, window), lookback)
+            updated = cached.replace_keys(kept_k, kept_tokens)
+        self._layers[layer] = updated.last(_count_visible(tokens, window), lookback)
         return k.to(dtype), cached.v.rows, tokens
 
     def reorder(self, rows: Tensor) -> None:
@@ -111,10 +111,10 @@ class KeyValueCache(Context):
         Raises:
             OptionError: They are no numbers of rows of this cache.
         """
-        kept = [cache.k.rows for cache in self._layers.values()]
+        tensors = [cache.k.rows for cache in self._layers.values()]
         for state in self._states.values():
-            kept += state.values.values()
-        for tensor in kept:
+            tensors += state.values.values()
+        for tensor in tensors:
             check_row_numbers(rows, tensor)
         self._layers = {layer: cache.select_rows(rows) for layer, cache in self._layers.items()}
         self._states = {layer: state.select_rows(rows) for layer, state in self._states.items()}
@@ -129,21 +129,23 @@ class KeyValueCache(Context):
         Positions and the free space of buffers are not counted. The states of linear attention and
         of mixers are of no token.
         """
-        found = {}
+        sizes = {}
         for layer in sorted({**self._layers, **self._states}):
-            kept: list[Tensor] = []
+            tensors: list[Tensor] = []
             tokens = 0
             # Rows in use: a buffer may hold earlier tokens and free space.
             if cache := self._layers.get(layer):
-                kept += [cache.k.rows, cache.v.rows, *cache.tokens.per_token.values()]
+                tensors += [cache.k.rows, cache.v.rows, *cache.tokens.per_token.values()]
                 tokens = len(cache.tokens)
             if state := self._states.get(layer):
-                kept += state.values.values()
+                tensors += state.values.values()
             # Token shift reads the heads of the last token, also where a window has hidden it.
             if layer in self._last:
-                kept.append(self._last[layer][0])
-            found[layer] = CacheSize(tokens, sum(one.numel() * one.element_size() for one in kept))
-        return found
+                tensors.append(self._last[layer][0])
+            sizes[layer] = CacheSize(
+                tokens, sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            )
+        return sizes
 
     def state(self, layer: int) -> LayerState | None:
         """Return the state of a layer without keys after earlier calls."""
@@ -221,11 +223,11 @@ class LayerCache:
         """Append later keys, values and tokens."""
         fields: dict[str, GrowingTensor] = {}
 
-        def join(name: str, first: Tensor, second: Tensor) -> Tensor:
+        def join(name: str, earlier: Tensor, later: Tensor) -> Tensor:
             # States of width 0 need no buffer.
-            if not first.numel():
-                return concat(first, second)
-            fields[name] = self.fields.get(name, GrowingTensor.of(first, 1)).append(second)
+            if not earlier.numel():
+                return concat(earlier, later)
+            fields[name] = self.fields.get(name, GrowingTensor.of(earlier, 1)).append(later)
             return fields[name].rows
 
         return LayerCache(
@@ -259,8 +261,8 @@ class LayerCache:
 
 def _move_heads(heads: Tensor, before: Tensor, count: int) -> Tensor:
     """Return the last `count` tokens of heads [B, G, M, ..], after others, int [1|B, n]."""
-    earlier, last = heads.split([heads.shape[2] - count, count], dim=2)
-    return concat(take_heads(earlier, before), last, axis=2)
+    earlier, moved = heads.split([heads.shape[2] - count, count], dim=2)
+    return concat(take_heads(earlier, before), moved, axis=2)
 
 
 @dataclass
@@ -341,8 +343,8 @@ class GrowingTensor:
         return GrowingTensor(Buffer(tensor, len(self)), self.axis, 0, len(self))
 
 
-def _promote(one: Tensor, other: Tensor) -> torch.dtype:
-    return one.dtype if one.dtype == other.dtype else torch.promote_types(one.dtype, other.dtype)
+def _promote(old: Tensor, new: Tensor) -> torch.dtype:
+    return old.dtype if old.dtype == new.dtype else torch.promote_types(old.dtype, new.dtype)
 
 
 def _has_special(tokens: Tokens) -> bool:

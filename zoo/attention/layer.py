@@ -77,15 +77,15 @@ class LayerOptions:
 
     def __post_init__(self) -> None:
         if self.per_head_norms and not (self.qk_norm or self.output_norm):
-            problem = "there is no norm of heads to have weights; set qk_norm or output_norm"
-            raise OptionError("per_head_norms", problem)
+            message = "there is no norm of heads to have weights; set qk_norm or output_norm"
+            raise OptionError("per_head_norms", message)
         if self.qk_norm_eps is not None and not self.qk_norm:
             raise OptionError("qk_norm_eps", "there is no qk_norm to have an epsilon; set qk_norm")
         if self.qk_norm_joint and not self.qk_norm:
             raise OptionError("qk_norm_joint", "there is no qk_norm of all heads; set qk_norm")
         if self.qk_norm_joint and self.per_head_norms and not self.output_norm:
-            problem = "qk_norm_joint has a weight for each head and channel anyway"
-            raise OptionError("per_head_norms", f"{problem}; leave one of them out")
+            message = "qk_norm_joint has a weight for each head and channel anyway"
+            raise OptionError("per_head_norms", f"{message}; leave one of them out")
 
 
 UpdateKeys = Callable[[Tensor, Tokens], tuple[Tensor, Tokens]]
@@ -288,8 +288,8 @@ class SelfAttention(HeadLayer):
     ) -> None:
         super().__init__(dims, options)
         if options.attention_dropout and backend == "flex":
-            problem = "flex has no dropout of attention weights"
-            raise OptionError("block.attention_dropout", f"{problem}; choose another backend")
+            message = "flex has no dropout of attention weights"
+            raise OptionError("block.attention_dropout", f"{message}; choose another backend")
         if softcap is not None:
             check_softcap(softcap)
         if temperature is not None:
@@ -336,7 +336,9 @@ class SelfAttention(HeadLayer):
 
         q, k = chain.transform_query(raw_query, queries), chain.transform_key(k, states)
         if self.temperature is not None:
-            q, raw_query = (self.temperature.scale_queries(one, queries) for one in (q, raw_query))
+            q, raw_query = (
+                self.temperature.scale_queries(vectors, queries) for vectors in (q, raw_query)
+            )
         if chain.turn_values:
             v = chain.transform_value(v, states)
         k, v, keys = context.extend(
@@ -381,8 +383,8 @@ def shift_heads(heads: Tensor, tokens: Tokens) -> Tensor:
     document = tokens.document.gather(1, order)
     is_same = document[:, 1:] == document[:, :-1]  # [1|B, M - 1]
     shifted = _shift(take_heads(heads, order))
-    kept = shifted[:, :, 1:].masked_fill(~is_same[:, None, :, None], 0)
-    return take_heads(torch.cat([shifted[:, :, :1], kept], dim=2), order.argsort(1))
+    within = shifted[:, :, 1:].masked_fill(~is_same[:, None, :, None], 0)
+    return take_heads(torch.cat([shifted[:, :, :1], within], dim=2), order.argsort(1))
 
 
 def take_heads(heads: Tensor, order: Tensor) -> Tensor:
@@ -546,8 +548,8 @@ def check_layers(layers: Sequence[int], depth: int) -> tuple[int, ...]:
         raise refuse_type("layers", layers, "a list of numbers")
     if not layers:
         raise OptionError("layers", "the list is empty; name a layer")
-    for one in layers:
-        if isinstance(one, bool) or not isinstance(one, int) or not -depth <= one < depth:
-            problem = f"there is no layer {one!r}"
-            raise OptionError("layers", f"{problem}; the model has layers 0 to {depth - 1}")
-    return tuple(one % depth for one in layers)
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not -depth <= layer < depth:
+            message = f"there is no layer {layer!r}"
+            raise OptionError("layers", f"{message}; the model has layers 0 to {depth - 1}")
+    return tuple(layer % depth for layer in layers)

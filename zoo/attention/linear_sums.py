@@ -72,10 +72,10 @@ def check_supported(encodings: Iterable[Encoding], call: AttentionCall) -> None:
         if transforms and call.q.shape[-1] != call.raw_query.shape[-1]:
             changed.append("the width of heads")
         if changed:
-            problem = f"{encoding.name} changes {join_words(changed)} of an attention call, "
-            problem += "which linear attention cannot follow"
-            remedy = "use encodings that add to the input or rotate heads, as rope does"
-            raise OptionError("encoding", f"{problem}; {remedy}")
+            message = f"{encoding.name} changes {join_words(changed)} of an attention call, "
+            message += "which linear attention cannot follow"
+            hint = "use encodings that add to the input or rotate heads, as rope does"
+            raise OptionError("encoding", f"{message}; {hint}")
 
 
 def weights(linear: LinearCall) -> Tensor:
@@ -149,7 +149,7 @@ def attend_bidirectional(linear: LinearCall, size: int = CHUNK) -> Tensor:
 
         def sum_documents(*heads: Tensor) -> Tensor:
             index = order[:, None, None, :, None]
-            q, k, v = (torch.take_along_dim(one, index, -2) for one in heads)
+            q, k, v = (torch.take_along_dim(vectors, index, -2) for vectors in heads)
             out = scan_chunks(q, k, v, forward)[0]
             out = out + scan_chunks(q.flip(-2), k.flip(-2), v.flip(-2), backward)[0].flip(-2)
             return torch.take_along_dim(out, order.argsort()[:, None, None, :, None], -2)
@@ -194,11 +194,11 @@ def make_chunk_masks(
     document = document.expand(max(len(document), len(before)), -1)
     missing = document[:, -1:].expand(-1, -document.shape[1] % size)
     document = torch.cat([document, missing], dim=1).unflatten(1, (-1, size))  # [1|B, T, C]
-    last = document[:, :, -1:]  # [1|B, T, 1]
-    earlier = torch.cat([before.expand(len(last))[:, None, None], last[:, :-1]], dim=1)
+    end = document[:, :, -1:]  # [1|B, T, 1]
+    earlier = torch.cat([before.expand(len(end))[:, None, None], end[:, :-1]], dim=1)
 
     pairs = (document[..., None] == document[:, :, None]).tril(-min_distance)
-    columns = (document == earlier, document == last, last == earlier)
+    columns = (document == earlier, document == end, end == earlier)
     masks = (pairs, *(column[..., None] for column in columns))
     return ChunkMasks(size, *(mask[:, None, None] for mask in masks))
 
@@ -227,9 +227,9 @@ def scan_chunks(
     if state is None:
         state = torch.zeros_like(added[:, :, :, 0])
     states = []
-    for kept, new in zip(masks.kept.unbind(3), added.unbind(3), strict=True):
+    for continues, new in zip(masks.kept.unbind(3), added.unbind(3), strict=True):
         states.append(state)
-        state = torch.where(kept, state, 0) + new
+        state = torch.where(continues, state, 0) + new
 
     # Pairs within each chunk, and the state before it for queries that continue its document.
     within = (q @ k.mT).masked_fill(~masks.pairs, 0) @ v
@@ -249,7 +249,7 @@ def _group_heads(linear: LinearCall, is_real: Tensor | None) -> tuple[Tensor, ..
     )
     heads: tuple[Tensor, ...] = (q, call.k[:, :, None], raw_q, linear.features[:, :, None])
     if is_real is not None:
-        heads = tuple(one * is_real[:, None, None, :, None] for one in heads)
+        heads = tuple(vectors * is_real[:, None, None, :, None] for vectors in heads)
     return *heads, upcast(call.v)[:, :, None]
 
 

@@ -20,8 +20,8 @@ def place_at_origin(tokens: Tokens) -> Tokens:
     if tokens.has_position is None:
         return tokens
     pos = torch.where(tokens.has_position[..., None], tokens.pos, 0.0)
-    if pos.shape[-1] == 1 and (known := get_known_range(tokens.pos)) is not None:
-        set_known_range(pos, min(0.0, known[0]), max(0.0, known[1]))
+    if pos.shape[-1] == 1 and (limits := get_known_range(tokens.pos)) is not None:
+        set_known_range(pos, min(0.0, limits[0]), max(0.0, limits[1]))
     return tokens.replace(pos=pos)
 
 
@@ -51,13 +51,13 @@ def restrict_to_positions(old: AttentionCall, new: AttentionCall) -> AttentionCa
         return pick(rows, b, i) & pick(columns, b, j)
 
     # Biases that were in the call before belong to other encodings and keep their values.
-    known = _identify_biases(old)
-    biases = [b if id(b) in known else restrict_bias(b, have_positions) for b in new.biases]
+    earlier = _identify_biases(old)
+    biases = [b if id(b) in earlier else restrict_bias(b, have_positions) for b in new.biases]
     # Zero rows of the factors give the bias 0, so that it keeps its low rank.
     low_rank_biases = []
     for pair in new.low_rank_biases:
         left, right = pair
-        if id(pair) not in known:
+        if id(pair) not in earlier:
             pair = left * rows[:, None, :, None], right * columns[:, None, :, None]
         low_rank_biases.append(pair)
     changes: dict[str, object] = {
@@ -79,16 +79,16 @@ def _restrict_transform(
     transform: TransformScores, old: AttentionCall, new: AttentionCall, pairs: Index
 ) -> TransformScores:
     """Transform only the scores of `pairs`; others get the biases that the transform consumed."""
-    kept = _identify_biases(new)
+    unconsumed = _identify_biases(new)
     consumed = old.replace(
-        biases=tuple(bias for bias in old.biases if id(bias) not in kept),
-        low_rank_biases=tuple(pair for pair in old.low_rank_biases if id(pair) not in kept),
+        biases=tuple(bias for bias in old.biases if id(bias) not in unconsumed),
+        low_rank_biases=tuple(pair for pair in old.low_rank_biases if id(pair) not in unconsumed),
     )
 
     def transform_some(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
         bias = consumed.sum_biases(span)
-        others = scores if bias is None else scores + bias
-        return torch.where(new.evaluate(pairs, span), transform(scores, visible, span), others)
+        unchanged = scores if bias is None else scores + bias
+        return torch.where(new.evaluate(pairs, span), transform(scores, visible, span), unchanged)
 
     return transform_some
 

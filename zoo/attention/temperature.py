@@ -54,8 +54,8 @@ class Temperature:
             OptionError: They are those of a grid.
         """
         if axes != 1:
-            problem = f"positions on {axes} axes have no order by which a temperature could grow"
-            raise OptionError("temperature", f"{problem}; leave it out")
+            message = f"positions on {axes} axes have no order by which a temperature could grow"
+            raise OptionError("temperature", f"{message}; leave it out")
 
 
 TemperatureSpec = Temperature | Mapping[str, float]

@@ -383,8 +383,8 @@ def check_tensor(
         wanted = join_words(dict.fromkeys(names), "or").replace("'", "")
         raise OptionError(key, f"{key} has the shape {list(value.shape)}, not {wanted}")
     if like is not None and value.device != like[1].device:
-        problem = f"{key} is on the device {value.device}, {like[0]} on {like[1].device}"
-        raise OptionError(key, f"{problem}; move one of them")
+        message = f"{key} is on the device {value.device}, {like[0]} on {like[1].device}"
+        raise OptionError(key, f"{message}; move one of them")
 
 
 def _has_shape(value: Tensor, shape: Sequence[int | None]) -> bool:
@@ -419,16 +419,16 @@ def check_rows(kept: Tensor, new: Tensor) -> None:
         OptionError: Batch, heads, channels or device differ.
     """
     if len(kept) not in (1, len(new)):
-        problem = f"context holds {len(kept)} rows, and this call has {len(new)}"
-        remedy = "choose the rows with context.reorder, or begin with a new one"
-        raise OptionError("context", f"{problem}; {remedy}")
+        message = f"context holds {len(kept)} rows, and this call has {len(new)}"
+        hint = "choose the rows with context.reorder, or begin with a new one"
+        raise OptionError("context", f"{message}; {hint}")
     for axis, noun in ((-3, "heads"), (-1, "channels")):
         if kept.dim() + axis > 0 and kept.shape[axis] != new.shape[axis]:
-            problem = f"context holds {kept.shape[axis]} {noun}, and this call has"
-            raise OptionError("context", f"{problem} {new.shape[axis]}: it is of another model")
+            message = f"context holds {kept.shape[axis]} {noun}, and this call has"
+            raise OptionError("context", f"{message} {new.shape[axis]}: it is of another model")
     if kept.device != new.device:
-        problem = f"context is on the device {kept.device}, this call on {new.device}"
-        raise OptionError("context", f"{problem}; begin with a new one")
+        message = f"context is on the device {kept.device}, this call on {new.device}"
+        raise OptionError("context", f"{message}; begin with a new one")
 
 
 def check_row_numbers(rows: Tensor, kept: Tensor) -> None:
@@ -445,8 +445,8 @@ def check_row_numbers(rows: Tensor, kept: Tensor) -> None:
     if rows.is_meta != kept.is_meta:
         raise OptionError("rows", f"rows are on {rows.device}, context on {kept.device}")
     if _is_refuted(((rows >= 0) & (rows < len(kept))).all(), "rows are not in context"):
-        problem = f"rows are {rows.tolist()}, and context holds {len(kept)}, counted from 0"
-        raise OptionError("rows", problem)
+        message = f"rows are {rows.tolist()}, and context holds {len(kept)}, counted from 0"
+        raise OptionError("rows", message)
 
 
 def _is_refuted(condition: Tensor, message: str) -> bool:
@@ -485,9 +485,9 @@ def check_positions(pos: Tensor, has_position: Tensor | None = None) -> None:
     if has_position is not None:
         is_wrong = is_wrong & has_position[..., None]
     if bool(is_wrong.any()):
-        first = float(pos.expand_as(is_wrong)[is_wrong][0])
-        problem = f"pos has the coordinate {first:g}, which is not"
-        raise OptionError("pos", f"{problem} a finite number up to {LARGEST_POSITION:.0f}")
+        wrong = float(pos.expand_as(is_wrong)[is_wrong][0])
+        message = f"pos has the coordinate {wrong:g}, which is not"
+        raise OptionError("pos", f"{message} a finite number up to {LARGEST_POSITION:.0f}")
 
 
 def check_documents(document: Tensor) -> None:
@@ -508,9 +508,9 @@ def check_documents(document: Tensor) -> None:
     counts = (filled[:, 1:] != filled[:, :-1]).sum(1)
     ordered = filled.sort(1).values
     are_together = (counts == (ordered[:, 1:] != ordered[:, :-1]).sum(1)).all()
-    problem = "document: the tokens of a document are apart, as in [0, 1, 0]"
-    if _is_refuted(are_together, problem):
-        raise OptionError("document", f"{problem}; number each run of tokens, or pass pos")
+    message = "document: the tokens of a document are apart, as in [0, 1, 0]"
+    if _is_refuted(are_together, message):
+        raise OptionError("document", f"{message}; number each run of tokens, or pass pos")
 
 
 def document_positions(documents: Tensor) -> Tensor:
@@ -523,8 +523,8 @@ def document_positions(documents: Tensor) -> Tensor:
     ranks = is_real.cumsum(1) - 1
     is_first = torch.ones_like(is_real)
     is_first[:, 1:] = filled[:, 1:] != filled[:, :-1]
-    first = torch.where(is_first, ranks, 0).cummax(1).values
-    return torch.where(is_real, ranks - first, 0)
+    starts = torch.where(is_first, ranks, 0).cummax(1).values
+    return torch.where(is_real, ranks - starts, 0)
 
 
 def document_lengths(documents: Tensor) -> Tensor:
@@ -540,6 +540,6 @@ def fill_padding(document: Tensor, before: Tensor | None) -> Tensor:
     """
     # The index of the last real token up to each token; -1 before the first one.
     indices = torch.arange(document.shape[1], device=document.device)
-    last = torch.where(document >= 0, indices, -1).cummax(1).values
+    sources = torch.where(document >= 0, indices, -1).cummax(1).values
     earlier = document.new_full((1,), -1) if before is None else before
-    return torch.where(last >= 0, document.gather(1, last.clamp(min=0)), earlier[:, None])
+    return torch.where(sources >= 0, document.gather(1, sources.clamp(min=0)), earlier[:, None])

@@ -53,7 +53,7 @@ def attend_span(call: AttentionCall, span: Span) -> Tensor:
 
     chunk = Chunk(call, span, kept)
     sinks = None if call.sinks is None else call.sinks.to(call.q.dtype)
-    heads, sums = zip(*(_share(span, one) for one in (call.q, call.k, call.v)), strict=True)
+    heads, sums = zip(*(_share(span, tensor) for tensor in (call.q, call.k, call.v)), strict=True)
     with disable_autocast(call.q.device):
         out: Tensor = _Attend.apply(*heads, sinks, bias, chunk, sums)  # type: ignore[no-untyped-call]
     return out
@@ -225,16 +225,20 @@ class _Attend(torch.autograd.Function):
         if is_derived_again(gradient):
             inputs = (q, k, v, sinks, bias)
             wanted = [
-                one
-                for one, is_needed in zip(inputs, ctx.needs_input_grad[:5], strict=True)
+                tensor
+                for tensor, is_needed in zip(inputs, ctx.needs_input_grad[:5], strict=True)
                 if is_needed
             ]
             with torch.enable_grad():
-                again = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     ctx.chunk.attend(*inputs), wanted, gradient, create_graph=True
                 )
-            found = iter(again)
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:5]), None, None
+            remaining = iter(gradients)
+            return (
+                *(next(remaining) if need else None for need in ctx.needs_input_grad[:5]),
+                None,
+                None,
+            )
 
         with disable_autocast(q.device):
             of_sinks, of_bias = add_gradients(ctx, gradient, q, k, v, sinks, bias, out, totals)

@@ -39,7 +39,7 @@ def attend_chunked(call: AttentionCall) -> Tensor:
     call = call.replace(q=q, k=k, v=v, extra_values=None)
     # A compiler makes a graph for each number of chunks, not for each number of queries.
     firsts = [number * rows for number in range(-(-count // rows))]
-    spans = [_make_span(call, first, min(first + rows, count)) for first in firsts]
+    spans = [_make_span(call, start, min(start + rows, count)) for start in firsts]
 
     slicer = AccumulatingSlicer()
     attend = attend_span if is_softmax_of_sums(call) else _attend_span
@@ -58,12 +58,12 @@ def _attend_span(call: AttentionCall, span: Span) -> Tensor:
     return checkpoint(attend, use_reentrant=False, preserve_rng_state=call.dropout > 0)
 
 
-def _make_span(call: AttentionCall, first: int, end: int) -> Span:
-    """Return the span of queries `first` to `end` with all keys that they may attend to."""
+def _make_span(call: AttentionCall, start: int, end: int) -> Span:
+    """Return the span of queries `start` to `end` with all keys that they may attend to."""
     # Under a causal mask keys after the last query are left out.
     keys, queries = call.k.shape[2], call.q.shape[2]
     is_cut = call.causal and call.query_index is None
-    return call.span(first, end, end + keys - queries if is_cut else keys)
+    return call.span(start, end, end + keys - queries if is_cut else keys)
 
 
 def _rows_per_chunk(call: AttentionCall) -> int:

@@ -41,7 +41,7 @@ def choose_backend(call: AttentionCall, device: str | None = None) -> tuple[str,
     kind = device or call.q.device.type
     suits_flex = kind == "cuda" and not call.dropout and not is_transformed(call.q, call.k, call.v)
     if call.biases or call.softcap is not None:
-        has_block = any(isinstance(one, BlockBias) and one.index is None for one in call.biases)
+        has_block = any(isinstance(bias, BlockBias) and bias.index is None for bias in call.biases)
         reason = "a bias for each pair" if call.softcap is None else "a soft cap of scores"
         if suits_flex and not has_block:
             return "flex", f"{reason}, fused as an index function"
@@ -88,14 +88,14 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
         raise OptionError("backend", f"no backend {backend!r}; {nearest(str(backend), BACKENDS)}")
     name = choose_backend(call)[0] if backend == "auto" else backend
     if reason := find_obstacle(call, name):
-        problem = f"{name} cannot compute this attention: {reason}"
-        raise OptionError("backend", f"{problem}; use reference or chunked")
+        message = f"{name} cannot compute this attention: {reason}"
+        raise OptionError("backend", f"{message}; use reference or chunked")
     if name == "flex" and call.dropout:
-        problem = "flex has no dropout of attention weights"
-        raise OptionError("backend", f"{problem}; use sdpa, chunked or reference")
+        message = "flex has no dropout of attention weights"
+        raise OptionError("backend", f"{message}; use sdpa, chunked or reference")
     if name == "flex" and is_transformed(call.q, call.k, call.v):
-        problem = "torch.func and forward-mode derivatives cannot transform flex"
-        raise OptionError("backend", f"{problem}; use sdpa, chunked or reference")
+        message = "torch.func and forward-mode derivatives cannot transform flex"
+        raise OptionError("backend", f"{message}; use sdpa, chunked or reference")
 
     if _is_empty(call):
         name = "reference"
@@ -110,8 +110,8 @@ def attend(call: AttentionCall, backend: str = "auto") -> tuple[Tensor, Tensor |
     except NotImplementedError as error:
         if name != "flex":
             raise
-        problem = "flex computes no gradients on this device; use another backend, or torch.no_grad"
-        raise OptionError("backend", problem) from error
+        message = "flex computes no gradients on this device; use another backend, or torch.no_grad"
+        raise OptionError("backend", message) from error
     extra = None
     if call.extra_values is not None:
         # backends average extra values as further columns of v

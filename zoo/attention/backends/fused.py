@@ -111,7 +111,7 @@ def _attend_fused(
         queries = q.shape[2]
         k, v, mask = add_sink_key(k, v, mask, sinks, is_causal=is_causal, queries=queries)
         is_causal = False
-    heads = q, k, v = [_as_intermediate(one) for one in (q, k, v)]
+    heads = q, k, v = [_as_intermediate(tensor) for tensor in (q, k, v)]
     # Only the kernel of plain operations can be transformed.
     is_plain = is_transformed(*heads, mask)
     with sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext():
@@ -143,9 +143,9 @@ def _is_from_fused_kernel(out: Tensor) -> bool:
 
 def _name_second_derivative(heads: Sequence[Tensor]) -> None:
     """Make second derivatives raise by name: fused kernels have none for their inputs."""
-    for one in heads:
-        if one.requires_grad:
-            one.register_hook(_refuse_later)
+    for tensor in heads:
+        if tensor.requires_grad:
+            tensor.register_hook(_refuse_later)
 
 
 def _refuse_later(gradient: Tensor) -> Tensor | None:
@@ -203,16 +203,18 @@ def attend_flex(call: AttentionCall) -> Tensor:
     blocks = None
     if call.visible is not None:
         blocks = _make_block_mask(call, make_mask)
-    heads = q, k, v = [_as_intermediate(one) for one in (call.q, call.k, call.concat_values())]
+    heads = q, k, v = [
+        _as_intermediate(tensor) for tensor in (call.q, call.k, call.concat_values())
+    ]
     change = _change_scores(call)
     if call.sinks is None:
         out = attention(q, k, v, score_mod=change, block_mask=blocks, scale=call.scale)
     else:
         aux = AuxRequest(lse=True)
-        out, found = attention(
+        out, auxiliary = attention(
             q, k, v, score_mod=change, block_mask=blocks, scale=call.scale, return_aux=aux
         )
-        share = torch.sigmoid(found.lse - upcast(call.sinks)[:, None])  # [B, H, N]
+        share = torch.sigmoid(auxiliary.lse - upcast(call.sinks)[:, None])  # [B, H, N]
         out = (out * share[..., None]).to(out.dtype)
     if out.requires_grad and not torch.compiler.is_compiling():
         _name_second_derivative(heads)
@@ -248,15 +250,15 @@ def make_score_mod(call: AttentionCall, q: Tensor, name: str) -> ScoreMod:
         if getattr(call, field) is not None:
             raise OptionError("encoding", f"{name} {need}, which no score_mod can do; {ELSE}")
     if call.q is not q:
-        problem = f"{name} transforms queries and keys, which a score_mod cannot"
-        raise OptionError("encoding", f"{problem}; {ELSE}, or its transform_query and _key")
+        message = f"{name} transforms queries and keys, which a score_mod cannot"
+        raise OptionError("encoding", f"{message}; {ELSE}, or its transform_query and _key")
     # FlexAttention scales scores by K^-1/2 before it calls a score_mod.
-    factor, rest = call.scale * q.shape[-1] ** 0.5, _change_scores(call)
+    factor, other_changes = call.scale * q.shape[-1] ** 0.5, _change_scores(call)
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if factor != 1:
             score = score * factor
-        return score if rest is None else rest(score, b, h, i, j)
+        return score if other_changes is None else other_changes(score, b, h, i, j)
 
     return change
 

@@ -49,7 +49,7 @@ def attend_with_sinks(
     """Compute attention [B, H, N, V] by the kernel of a CPU; see `has_log_sum_exp`."""
     # As scaled_dot_product_attention is cast under autocast.
     if torch.is_autocast_enabled("cpu") and q.dtype != torch.float64:
-        q, k, v = (one.to(torch.get_autocast_dtype("cpu")) for one in (q, k, v))
+        q, k, v = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (q, k, v))
     q, k, v = map(_pack_rows, (q, k, v))
     if mask is not None:
         mask = _pack_rows(_as_bias(mask, q.dtype))
@@ -157,6 +157,6 @@ class _Refused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        problem = "fused kernels (sdpa, and flex on a GPU) have no second derivative"
-        remedy = "use backend=reference or chunked, or torch.nn.attention.sdpa_kernel(MATH)"
-        raise OptionError("backend", f"{problem}; {remedy}")
+        message = "fused kernels (sdpa, and flex on a GPU) have no second derivative"
+        hint = "use backend=reference or chunked, or torch.nn.attention.sdpa_kernel(MATH)"
+        raise OptionError("backend", f"{message}; {hint}")
