@@ -52,11 +52,11 @@ class ALiBi(Encoding):
 
         # No key is ahead: -m (p_i - p_j) is a sum of two terms of rank 1. Positions relative to the
         # last token stay small, and so exact, for recent tokens.
-        last = call.keys.pos[:, -1:]
-        rows = slopes[:, None, None] * (call.queries.pos - last)[:, None]  # [1|B, H, N, 1]
-        columns = slopes[:, None, None] * (call.keys.pos - last)[:, None]  # [1|B, H, M, 1]
-        one = rows.new_ones(1, 1, 1, 1)
-        return call.add_low_rank_bias(-rows, one).add_low_rank_bias(one, columns)
+        latest = call.keys.pos[:, -1:]
+        rows = slopes[:, None, None] * (call.queries.pos - latest)[:, None]  # [1|B, H, N, 1]
+        columns = slopes[:, None, None] * (call.keys.pos - latest)[:, None]  # [1|B, H, M, 1]
+        ones = rows.new_ones(1, 1, 1, 1)
+        return call.add_low_rank_bias(-rows, ones).add_low_rank_bias(ones, columns)
 
     def panels(self, call: AttentionCall) -> Panels:
         slopes = self.slopes(call.keys.pos)
@@ -72,7 +72,7 @@ class ALiBi(Encoding):
         if self.euclidean:
             return straight_distance(call)
         offsets = [position_offsets(call, axis) for axis in range(self.dims.axes)]
-        return lambda b, h, i, j: sum(one(b, h, i, j).abs() for one in offsets)  # type: ignore[return-value]
+        return lambda b, h, i, j: sum(offset(b, h, i, j).abs() for offset in offsets)  # type: ignore[return-value]
 
 
 def head_slopes(heads: int, like: Tensor) -> Tensor:

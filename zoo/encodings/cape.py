@@ -73,7 +73,7 @@ class CAPE(Encoding):
 def mean_positions(tokens: Tokens) -> Tensor:
     """Return the mean coordinates [1|B, N, P] of each token's document, without special tokens."""
     pos, document, has_position = tokens.pos, tokens.document, tokens.has_position
-    batch = max(len(one) for one in (pos, document, has_position) if one is not None)
+    batch = max(len(tensor) for tensor in (pos, document, has_position) if tensor is not None)
     pos = pos.expand(batch, -1, -1)
     counted = torch.ones_like(pos[..., :1])
     if has_position is not None:

@@ -65,11 +65,11 @@ class CoPE(Encoding):
         mean = mean_over_rows(counts.amax(-1), visible)
         yield head_panel("Positions counted", "positions", mean, caption)
 
-        last = len(self.table) - 1
+        largest = len(self.table) - 1
         caption = (
-            f"Pairs beyond the last of {last + 1} positions, which the head cannot tell apart."
+            f"Pairs beyond the last of {largest + 1} positions, which the head cannot tell apart."
         )
-        mean = mean_over_pairs((counts > last).to(counts.dtype), visible)
+        mean = mean_over_pairs((counts > largest).to(counts.dtype), visible)
         yield head_panel("Clamped positions", "share of pairs", mean, caption)
 
     def _count(

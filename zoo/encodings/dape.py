@@ -28,20 +28,20 @@ class DAPE(Encoding):
 
     def __init__(self, dims: Dims, *, hidden: Annotated[int, Between(1)] = 32) -> None:
         super().__init__(dims)
-        first, last = nn.Linear(2 * dims.heads, hidden), nn.Linear(hidden, dims.heads)
-        self.net = nn.Sequential(first, nn.LeakyReLU(), last)
+        fc1, fc2 = nn.Linear(2 * dims.heads, hidden), nn.Linear(hidden, dims.heads)
+        self.net = nn.Sequential(fc1, nn.LeakyReLU(), fc2)
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if not call.biases and not call.low_rank_biases:
-            problem = "dape adapts the biases of encodings before it, and there is none"
-            raise OptionError("encoding", f"{problem}: write [alibi, dape]")
+            message = "dape adapts the biases of encodings before it, and there is none"
+            raise OptionError("encoding", f"{message}: write [alibi, dape]")
         # Activation checkpointing may call `adapt_bias` again after the parameters changed.
-        first, last = freeze_linear(self.net[0]), freeze_linear(self.net[2])
+        fc1, fc2 = freeze_linear(self.net[0]), freeze_linear(self.net[2])
 
         def adapt_bias(scores: Tensor, visible: Tensor, span: Span) -> Tensor:
             bias: Tensor = call.sum_biases(span)  # type: ignore[assignment]
             pairs = torch.cat([scores, bias.expand_as(scores)], dim=1).movedim(1, -1)
-            change = last(self.net[1](first(pairs))).movedim(-1, 1)  # pairs [B, N, M, 2H]
+            change = fc2(self.net[1](fc1(pairs))).movedim(-1, 1)  # pairs [B, N, M, 2H]
             return scores + bias + change
 
         return call.replace(biases=(), low_rank_biases=(), transform_scores=adapt_bias)

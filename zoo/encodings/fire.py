@@ -62,10 +62,10 @@ class FIRE(Encoding):
     def modify(self, call: AttentionCall) -> AttentionCall:
         apply_net, c = self._freeze_net(), upcast(self.c)
         measure = straight_distance(call)
-        own = call.queries.pos[:, None]  # [1|B, 1, N, 1]
+        reach = call.queries.pos[:, None]  # [1|B, 1, N, 1]
         if not self.is_text:
-            own = find_farthest(call, measure)[..., None]
-        largest = torch.maximum(own, self._tau())
+            reach = find_farthest(call, measure)[..., None]
+        largest = torch.maximum(reach, self._tau())
         # 1e-6 avoids 0 / 0 for c = 0, as in the paper's listing.
         scale = (c * largest).abs().log1p() + 1e-6  # [1|B, 1, N, 1]
 
@@ -81,8 +81,8 @@ class FIRE(Encoding):
         ratios = torch.linspace(0, 1, 65, device=c.device, dtype=c.dtype)
         curves = self._freeze_net()(ratios).mT
         noun = "point" if self.dims.points else "token"
-        one = "the first token" if self.is_text else f"the farthest {noun} that it sees"
-        caption = f"Bias over the logarithmic distance; 0 is the {noun} itself, 1 {one}."
+        farthest = "the first token" if self.is_text else f"the farthest {noun} that it sees"
+        caption = f"Bias over the logarithmic distance; 0 is the {noun} itself, 1 {farthest}."
         title = "Bias by relative distance"
         yield curve_panel(title, "relative distance", "added to scores", ratios, curves, caption)
         caption = "Queries before this position use it in place of their own position."
@@ -97,8 +97,8 @@ class FIRE(Encoding):
 
     def _freeze_net(self) -> Callable[[Tensor], Tensor]:
         """Return f [.., H] of relative distances [..]."""
-        first, last = freeze_linear(self.net[0]), freeze_linear(self.net[2])
-        return lambda ratio: last(first(ratio[..., None]).relu())
+        fc1, fc2 = freeze_linear(self.net[0]), freeze_linear(self.net[2])
+        return lambda ratio: fc2(fc1(ratio[..., None]).relu())
 
     def _tau(self) -> Tensor:
         return (upcast(self.threshold_scale) * self.threshold).abs()

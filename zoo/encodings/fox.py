@@ -43,9 +43,9 @@ class FoX(Encoding):
         sums = call.keys.per_token["log_forget"].cumsum(1).mT[..., None]  # [B, H, M, 1]
         # Sums relative to the last token stay small, and so exact, for recent tokens.
         sums = sums - sums[:, :, -1:]
-        one = sums.new_ones(1, 1, 1, 1)
+        ones = sums.new_ones(1, 1, 1, 1)
         queries = call.select_queries(sums)
-        return call.add_low_rank_bias(queries, one).add_low_rank_bias(one, -sums)
+        return call.add_low_rank_bias(queries, ones).add_low_rank_bias(ones, -sums)
 
     def panels(self, call: AttentionCall) -> Panels:
         logs = call.keys.per_token["log_forget"]

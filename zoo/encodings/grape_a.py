@@ -41,8 +41,8 @@ class GRAPEA(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.q is not call.raw_query:
-            problem = "reads projected queries and keys, but an encoding before it changes them"
-            raise OptionError("encoding", f"{self.name} {problem}; list it first")
+            reason = "reads projected queries and keys, but an encoding before it changes them"
+            raise OptionError("encoding", f"{self.name} {reason}; list it first")
         for gate, on_key in self._gates():
             call = self._penalize(call, gate, on_key)
         return call
@@ -77,12 +77,12 @@ class GRAPEA(Encoding):
 
         # No key is ahead: s (p_i - p_j) is a sum of two terms of rank 1. Positions relative to the
         # last token stay small, and so exact, for recent tokens.
-        last = call.keys.pos[:, -1:]
-        rows, columns = ((one.pos - last)[:, None] for one in (call.queries, call.keys))
-        one = slopes.new_ones(1, 1, 1, 1)
+        latest = call.keys.pos[:, -1:]
+        rows, columns = ((tokens.pos - latest)[:, None] for tokens in (call.queries, call.keys))
+        ones = slopes.new_ones(1, 1, 1, 1)
         if on_key:
-            return call.add_low_rank_bias(-rows, slopes).add_low_rank_bias(one, columns * slopes)
-        return call.add_low_rank_bias(-rows * slopes, one).add_low_rank_bias(slopes, columns)
+            return call.add_low_rank_bias(-rows, slopes).add_low_rank_bias(ones, columns * slopes)
+        return call.add_low_rank_bias(-rows * slopes, ones).add_low_rank_bias(slopes, columns)
 
     def _slopes(self, heads: Tensor, gate: Tensor) -> Tensor:
         """Return slopes [B, H, M, 1] of heads [B, H, M, K] for a gate [H, K]."""

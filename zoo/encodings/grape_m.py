@@ -66,8 +66,8 @@ class GRAPEM(Rotary):
             self.log_frequencies = nn.Parameter(LOG_SCALE * frequencies.log())  # [K/2]
             return
         if 2 * planes > dims.head_dim:
-            problem = f"{planes} planes do not fit into the head dim {dims.head_dim}"
-            raise OptionError("planes", problem)
+            message = f"{planes} planes do not fit into the head dim {dims.head_dim}"
+            raise OptionError("planes", message)
         # The frequency of an orthogonal plane is |a| |b|, so both vectors have its square root.
         lengths = base ** (-0.5 * torch.arange(planes) / planes)
         random = torch.randn(dims.num_kv_heads, dims.head_dim, 2 * planes)
@@ -87,7 +87,7 @@ class GRAPEM(Rotary):
 
     def _generator(self) -> Tensor:
         """Return the sum of all planes, [G, 1, K, K]."""
-        first, second = (one.to(float64_like(one)) for one in (self.first, self.second))
+        first, second = (frame.to(float64_like(frame)) for frame in (self.first, self.second))
         return skew_part(first.mT @ second)[:, None]
 
     def rotate(self, x: Tensor, *tables: Tensor) -> Tensor:

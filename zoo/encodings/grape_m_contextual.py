@@ -79,7 +79,7 @@ def _init_bias(activation: str, initial: float | None) -> float:
     """Return the bias that makes the pace start at `initial`, or the published bias."""
     if activation == "sigmoid" and initial is not None:
         if initial >= 1:
-            problem = f"initial {initial} is not below 1, but a sigmoid is"
-            raise OptionError("initial", f"{problem}; choose activation softplus, or less")
+            message = f"initial {initial} is not below 1, but a sigmoid is"
+            raise OptionError("initial", f"{message}; choose activation softplus, or less")
         return SCALE * (math.log(initial) - math.log1p(-initial))
     return math.log(math.expm1(1e-3 if initial is None else initial))  # softplus^-1

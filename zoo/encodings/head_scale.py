@@ -31,8 +31,8 @@ class HeadScale(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.transform_scores is not None:
-            problem = "head_scale cannot follow an encoding that transforms rows of scores"
-            raise OptionError("encoding", f"{problem}; list it first")
+            message = "head_scale cannot follow an encoding that transforms rows of scores"
+            raise OptionError("encoding", f"{message}; list it first")
         # Scores are q k^T plus biases: scale q, the left factors, and all other biases.
         scale = upcast(self.scale)
         factors = scale[:, None, None]  # [H, 1, 1]

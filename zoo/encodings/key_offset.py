@@ -39,16 +39,16 @@ class KeyOffset(Encoding):
         super().__init__(dims)
         width = round(fraction * dims.head_dim, 6)
         if width % 1:
-            problem = f"{fraction} of the head dim {dims.head_dim}"
-            raise OptionError("fraction", f"{problem} is not an integer number of channels")
+            message = f"{fraction} of the head dim {dims.head_dim}"
+            raise OptionError("fraction", f"{message} is not an integer number of channels")
         self.width, self.first = int(width), first
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.k.shape[-1] != self.dims.head_dim:
-            problem = "moves channels of keys, and an encoding before it has made heads wider"
-            raise OptionError("encoding", f"{self.name} {problem}")
-        kept, moved = call.k.split([self.dims.head_dim - self.width, self.width], dim=-1)
-        return call.replace(k=torch.cat([kept, self._offset(moved, call.keys)], dim=-1))
+            reason = "moves channels of keys, and an encoding before it has made heads wider"
+            raise OptionError("encoding", f"{self.name} {reason}")
+        unmoved, moved = call.k.split([self.dims.head_dim - self.width, self.width], dim=-1)
+        return call.replace(k=torch.cat([unmoved, self._offset(moved, call.keys)], dim=-1))
 
     def _offset(self, k: Tensor, tokens: Tokens) -> Tensor:
         """Return for each token the keys [B, H, M, width] of the token before it."""
@@ -59,9 +59,9 @@ class KeyOffset(Encoding):
             is_first = torch.arange(k.shape[2], device=k.device) == 0
             return torch.where(is_first[:, None], k, shifted)
         before, counts, is_first = _find_before(tokens)
-        first = k if self.first == "own" else torch.zeros_like(k)
+        initial = k if self.first == "own" else torch.zeros_like(k)
         index = before[:, None, :, None].expand(k.shape[0], k.shape[1], -1, k.shape[-1])
-        out = torch.where(is_first[:, None, :, None], first, k.gather(2, index))
+        out = torch.where(is_first[:, None, :, None], initial, k.gather(2, index))
         return torch.where(counts[:, None, :, None], out, k)
 
 
@@ -72,13 +72,13 @@ def _find_before(tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         The index of the token before int [1|B, M], whether a token counts itself, and whether it
         is the first of its document, bool [1|B, M] each.
     """
-    present = (one for one in (tokens.valid, tokens.has_position) if one is not None)
+    present = (mask for mask in (tokens.valid, tokens.has_position) if mask is not None)
     counts = next(present)
-    for one in present:
-        counts = counts & one
+    for mask in present:
+        counts = counts & mask
     indices = torch.arange(counts.shape[1], device=counts.device)
-    last = torch.where(counts, indices, -1).cummax(1).values
-    before = F.pad(last, (1, 0), value=-1)[:, : last.shape[1]]
+    latest = torch.where(counts, indices, -1).cummax(1).values
+    before = F.pad(latest, (1, 0), value=-1)[:, : latest.shape[1]]
     is_first, before = before < 0, before.clamp(min=0)
     if tokens.document is not None:
         document = tokens.document.expand(len(before), -1)

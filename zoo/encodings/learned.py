@@ -42,15 +42,15 @@ class Learned(Encoding):
     ) -> None:
         super().__init__(dims)
         if antialias and dims.axes != 2:
-            problem = f"antialias is for grids of 2 axes, not {dims.axes}"
-            raise OptionError("antialias", f"{problem}; leave it out")
+            message = f"antialias is for grids of 2 axes, not {dims.axes}"
+            raise OptionError("antialias", f"{message}; leave it out")
         if antialias:
             self.no_export_reason = "it resizes its table to the size of each image"
             self.one_grid_reason = "antialias resizes the table once for all images of a batch"
         self.antialias = antialias
         if stretch != 1 and dims.axes > 1:
-            problem = f"stretch {stretch:g} has no effect on a grid, which is resampled"
-            raise OptionError("stretch", f"{problem} to any size already; leave it out")
+            message = f"stretch {stretch:g} has no effect on a grid, which is resampled"
+            raise OptionError("stretch", f"{message} to any size already; leave it out")
         self.stretch = stretch
         table = nn.init.normal_(torch.empty(dims.tokens, dims.dim), std=0.02)
         self.table = nn.Parameter(table)  # [tokens, D]

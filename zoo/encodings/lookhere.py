@@ -58,19 +58,19 @@ class LookHere(Encoding):
     ) -> None:
         super().__init__(dims)
         if len(layer_slopes) != 2:
-            problem = f"layer_slopes has {len(layer_slopes)} numbers, not those of two layers"
-            raise OptionError("layer_slopes", f"{problem}: [first, last]")
+            message = f"layer_slopes has {len(layer_slopes)} numbers, not those of two layers"
+            raise OptionError("layer_slopes", f"{message}: [first, last]")
         if dims.layer and dims.depth is None:
-            problem = "a layer's slope depends on the number of layers; give Dims(depth=...)"
-            raise OptionError("depth", problem)
+            message = "a layer's slope depends on the number of layers; give Dims(depth=...)"
+            raise OptionError("depth", message)
         self.groups = split_heads(dims.heads)
         self.fov, self.distance = fov, distance
         self.global_slope, self.layer_slopes = global_slope, tuple(layer_slopes)
 
     def check_options(self) -> None:
         if self.shared and len({*self.layer_slopes}) > 1:
-            problem = "layers that share one module have one slope"
-            raise OptionError("shared", f"{problem}; leave it out, or choose equal layer_slopes")
+            message = "layers that share one module have one slope"
+            raise OptionError("shared", f"{message}; leave it out, or choose equal layer_slopes")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return extend_slopes(self.global_slope, factors)
@@ -102,14 +102,14 @@ class LookHere(Encoding):
 
     def slopes(self, like: Tensor) -> Tensor:
         """Return the slope of each head in this layer, [H], as a tensor like `like`."""
-        first, last = self.layer_slopes
+        first_slope, last_slope = self.layer_slopes
         progress = self.dims.layer / max((self.dims.depth or 1) - 1, 1)
-        layer_slope = first + (last - first) * progress
+        layer_slope = first_slope + (last_slope - first_slope) * progress
         *directed, undirected = self.groups
         # Computed where the tokens are: a table of the host would be copied in each call.
         powers = [1 + torch.arange(heads, device=like.device) // 4 for heads in directed]
-        each = max(undirected // 4, 1)
-        powers.append(2 * (1 + torch.arange(undirected, device=like.device) // each))
+        heads_per_slope = max(undirected // 4, 1)
+        powers.append(2 * (1 + torch.arange(undirected, device=like.device) // heads_per_slope))
         return self.global_slope * layer_slope * torch.exp2(-torch.cat(powers).to(like.dtype))
 
     def _edges(self, like: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -142,6 +142,6 @@ def split_heads(heads: int) -> tuple[int, int, int]:
         return heads // 3, heads // 3, heads // 3
     if heads not in GROUPS:
         numbers = f"{', '.join(map(str, GROUPS))} or a multiple of 12"
-        problem = f"there are no groups of directions for {heads} heads"
-        raise OptionError("heads", f"{problem}; choose {numbers}")
+        message = f"there are no groups of directions for {heads} heads"
+        raise OptionError("heads", f"{message}; choose {numbers}")
     return GROUPS[heads]

@@ -61,17 +61,19 @@ class MRoPE(RoPE):
         pairs = self.width // 2
         chosen = _choose_sections(layout, pairs) if sections is None else tuple(sections)
         if len(chosen) != AXES:
-            problem = f"sections {[*chosen]} are not three numbers of pairs, of t, h and w"
-            raise OptionError("sections", problem)
+            message = f"sections {[*chosen]} are not three numbers of pairs, of t, h and w"
+            raise OptionError("sections", message)
         if sum(chosen) != pairs:
-            problem = f"sections {[*chosen]} have the sum {sum(chosen)}"
-            raise OptionError("sections", f"{problem}, not {pairs}, the number of rotated pairs")
+            message = f"sections {[*chosen]} have the sum {sum(chosen)}"
+            raise OptionError("sections", f"{message}, not {pairs}, the number of rotated pairs")
         self.sections, self.layout = chosen, layout
         counts = Counter(_find_axis(i, chosen, layout) for i in range(pairs))
-        if (found := [counts[axis] for axis in range(AXES)]) != [*chosen]:
-            problem = f"interleaved, sections {[*chosen]} would rotate {found} of {pairs} pairs"
-            remedy = "choose at most a third for h and w each, or layout: blocks"
-            raise OptionError("sections", f"{problem}; {remedy}")
+        if (interleaved := [counts[axis] for axis in range(AXES)]) != [*chosen]:
+            message = (
+                f"interleaved, sections {[*chosen]} would rotate {interleaved} of {pairs} pairs"
+            )
+            hint = "choose at most a third for h and w each, or layout: blocks"
+            raise OptionError("sections", f"{message}; {hint}")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         return {}

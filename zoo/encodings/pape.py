@@ -113,8 +113,8 @@ def _measure_spread(call: AttentionCall) -> float:
     if torch.compiler.is_compiling() or is_transformed(pos):
         return math.inf
     if pos.shape[-1] == 1:
-        if (known := get_known_range(pos)) is not None:
-            return known[1] - known[0]
+        if (limits := get_known_range(pos)) is not None:
+            return limits[1] - limits[0]
         if tokens.consecutive:
             return float(pos.shape[1])
     elif sizes is not None and (grid := get_known_sizes(sizes)) is not None:
@@ -131,15 +131,17 @@ def _add_products(call: AttentionCall, curvature: Tensor, slope: Tensor | None) 
     # are small.
     keys = call.keys.pos
     middle = (keys[:, :1] + keys[:, -1:]) / 2
-    rows, columns = ((one.pos - middle)[:, None] for one in (call.queries, call.keys))  # [.., N, P]
+    rows, columns = (
+        (tokens.pos - middle)[:, None] for tokens in (call.queries, call.keys)
+    )  # [.., N, P]
     axes = rows.shape[-1]
     forms = curvature.unflatten(-1, (axes, axes))
     bent = (forms * rows[..., None, :]).sum(-1)  # A p_i [B, H, N, P]
-    own, linear = -(rows * bent).sum(-1, keepdim=True), 2 * bent
+    constant, linear = -(rows * bent).sum(-1, keepdim=True), 2 * bent
     if slope is not None:
-        own, linear = own + (slope * rows).sum(-1, keepdim=True), linear - slope
+        constant, linear = constant + (slope * rows).sum(-1, keepdim=True), linear - slope
     squares = (columns[..., :, None] * columns[..., None, :]).flatten(-2)  # [1|B, 1, M, P^2]
-    call = call.add_low_rank_bias(own, own.new_ones(1, 1, 1, 1))
+    call = call.add_low_rank_bias(constant, constant.new_ones(1, 1, 1, 1))
     left, right = torch.cat([-curvature, linear], -1), torch.cat([squares, columns], -1)
     return call.add_low_rank_bias(left, right)
 
@@ -152,12 +154,12 @@ def _bias_of_offsets(call: AttentionCall, curvature: Tensor, slope: Tensor | Non
     def bias(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         steps = [offset(b, h, i, j) for offset in offsets]
         total = torch.zeros_like(steps[0])
-        for row, one in enumerate(steps):
-            for column, other in enumerate(steps):
+        for row, row_step in enumerate(steps):
+            for column, column_step in enumerate(steps):
                 form = index_table(curvature, b, h, i, i * 0 + row * axes + column)
-                total = total - form * one * other
+                total = total - form * row_step * column_step
             if slope is not None:
-                total = total + index_table(slope, b, h, i, i * 0 + row) * one
+                total = total + index_table(slope, b, h, i, i * 0 + row) * row_step
         return total
 
     return bias

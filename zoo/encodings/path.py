@@ -126,8 +126,8 @@ class PaTH(Encoding):
         if self.filter is not None:
             document = None if tokens.document is None else tokens.per_token["path_document"]
             direction = convolve(direction, self.filter, document)
-        last = direction[:, direction.shape[1] - strength.shape[1] :]
-        w = F.normalize(last.unflatten(-1, (self.dims.num_kv_heads, -1)).transpose(1, 2), dim=-1)
+        recent = direction[:, direction.shape[1] - strength.shape[1] :]
+        w = F.normalize(recent.unflatten(-1, (self.dims.num_kv_heads, -1)).transpose(1, 2), dim=-1)
         return w.expand(batch, -1, -1, -1), strength.mT.expand(batch, -1, -1)
 
 
@@ -146,9 +146,9 @@ def compute_path_bias(
     # Keys of the queries' own tokens: pairs within one run. Earlier keys: update them up to the
     # first query, and multiply by queries that are rotated back to the start of the run.
     past = k.shape[-2] - q.shape[-2]
-    earlier, own = k[..., :past, :], k[..., past:, :]
+    earlier, current = k[..., :past, :], k[..., past:, :]
     start = w.shape[-2] - q.shape[-2]
-    near, rotated = _compute_run(q, own, w[..., start:, :], beta[..., start:], block_size)
+    near, rotated = _compute_run(q, current, w[..., start:, :], beta[..., start:], block_size)
     updated = update_keys(earlier, w[..., :start, :], beta[..., :start], block_size)
     far = rotated @ updated.mT - q @ earlier.mT
     return torch.cat([far, near], dim=-1)
@@ -192,21 +192,25 @@ class PathBias:
     ) -> PathBias:
         """Compute what all spans share, from the arguments of `compute_path_bias`."""
         past, start = k.shape[2] - q.shape[2], w.shape[2] - q.shape[2]
-        earlier, own = k[:, :, :past], k[:, :, past:]
+        earlier, current = k[:, :, :past], k[:, :, past:]
         updated = update_keys(earlier, w[:, :, :start], beta[:, :, :start], block_size)
         w, beta = w[:, :, start:], beta[:, :, start:]
-        runs = () if has_variable_sizes() else tuple(_build_runs(own, w, beta, block_size))
-        return cls(q, own, w, beta, earlier, updated, runs, block_size)
+        runs = () if has_variable_sizes() else tuple(_build_runs(current, w, beta, block_size))
+        return cls(q, current, w, beta, earlier, updated, runs, block_size)
 
     def __call__(self, span: Span) -> Tensor:
         """Return the bias of a span [B, H, n, m]."""
         # The span is extended back to the start of a block.
         blocks = span.first_query // self.block_size
-        first = blocks * self.block_size
-        rows = slice(first, span.end_query)
-        q, k, w, beta = (span.slicer(one, rows) for one in (self.q, self.k, self.w, self.beta))
+        first_row = blocks * self.block_size
+        rows = slice(first_row, span.end_query)
+        q, k, w, beta = (
+            span.slicer(tensor, rows) for tensor in (self.q, self.k, self.w, self.beta)
+        )
         near, rotated = _compute_run(q, k, w, beta, self.block_size)
-        near, rotated, q = (one[:, :, span.first_query - first :] for one in (near, rotated, q))
+        near, rotated, q = (
+            tensor[:, :, span.first_query - first_row :] for tensor in (near, rotated, q)
+        )
 
         parts = [near]
         while blocks:
@@ -239,16 +243,16 @@ def update_keys(k: Tensor, w: Tensor, beta: Tensor, block_size: int = BLOCK_SIZE
     if not n:
         return k
     earlier = k[..., :past, :]
-    own, w, beta = _split_blocks(block_size, k[..., past:, :], w, beta[..., None])
-    u, _, own = _solve_blocks(own, w, beta)
+    current, w, beta = _split_blocks(block_size, k[..., past:, :], w, beta[..., None])
+    u, _, current = _solve_blocks(current, w, beta)
     # For few tokens, factors [.., C, K] are cheaper than products [K, K].
     for left, right in zip(u.unbind(-3), w.unbind(-3), strict=True):
         earlier = earlier - earlier @ left.mT @ right
     # Own keys are at the end of their blocks; join pairs of blocks until one is left.
     products = _block_products(u, w)
-    while own.shape[-3] > 1:
-        own, products = _join_keys(own, products), _join_products(products)
-    return torch.cat([earlier, own.squeeze(-3)[..., :n, :]], dim=-2)
+    while current.shape[-3] > 1:
+        current, products = _join_keys(current, products), _join_products(products)
+    return torch.cat([earlier, current.squeeze(-3)[..., :n, :]], dim=-2)
 
 
 def _build_runs(
@@ -263,7 +267,8 @@ def _build_runs(
         return
     end = count * block_size
     k, w, beta = (
-        one[..., :end, :].unflatten(-2, (count, block_size)) for one in (k, w, beta[..., None])
+        tensor[..., :end, :].unflatten(-2, (count, block_size))
+        for tensor in (k, w, beta[..., None])
     )
     u, _, keys = _solve_blocks(k, w, beta)
     products = _block_products(u, w)

@@ -100,8 +100,8 @@ class RelativeProjection(Encoding):
 
 def _check_log_scale(log_scale: tuple[float, ...]) -> tuple[float, float]:
     if len(log_scale) != 2:
-        problem = f"{len(log_scale)} numbers; expected two, [a, n]"
-        raise OptionError("log_scale", f"log_scale has {problem}")
+        message = f"{len(log_scale)} numbers; expected two, [a, n]"
+        raise OptionError("log_scale", f"log_scale has {message}")
     growth, start = log_scale
     if not start >= 1:
         raise OptionError("log_scale", f"n is {start:g}, expected at least 1 token")

@@ -51,8 +51,8 @@ class RePo(Rotary):
         self.turn_values = turn_values
         check_head_dim(self)
         if dims.num_kv_heads != dims.heads:
-            problem = "each query head has its own positions, which a shared key cannot have"
-            raise OptionError("kv_heads", f"{problem}; leave kv_heads out")
+            message = "each query head has its own positions, which a shared key cannot have"
+            raise OptionError("kv_heads", f"{message}; leave kv_heads out")
         if first_layer is None:
             first_layer = round(5 * (dims.depth or 1) / 16)
         self.base, self.chooses = base, dims.layer >= first_layer

@@ -77,8 +77,8 @@ class RoPE(Rotary):
             refuse_with_wavelengths(self, base=base != BASE, scaling=scaling is not None)
         width = round(rotary_fraction * dims.head_dim, 6)
         if width < 2 or width % 2:
-            problem = f"{rotary_fraction} of the head dim {dims.head_dim}"
-            message = f"{problem} is not an even number of channels"
+            reason = f"{rotary_fraction} of the head dim {dims.head_dim}"
+            message = f"{reason} is not an even number of channels"
             raise OptionError("rotary_fraction", message)
         self.base, self.width, self.scaling = base, int(width), scaling
         self.resolved = None
@@ -95,17 +95,17 @@ class RoPE(Rotary):
         for key in ("short_factor", "long_factor"):
             divisors = getattr(scaling, key)
             if divisors is not None and len(divisors) != self.width // 2:
-                problem = f"{key} has {len(divisors)} numbers for {self.width // 2} pairs"
-                raise OptionError(f"scaling.{key}", f"{problem} of channels")
+                message = f"{key} has {len(divisors)} numbers for {self.width // 2} pairs"
+                raise OptionError(f"scaling.{key}", f"{message} of channels")
         if scaling.rule == "clipped" and count_clipped(scaling, self.width) > self.width // 2:
-            problem = f"count {scaling.count} is more than the {self.width // 2} pairs"
-            raise OptionError("scaling.count", f"{problem} of channels that rotate")
+            message = f"count {scaling.count} is more than the {self.width // 2} pairs"
+            raise OptionError("scaling.count", f"{message} of channels that rotate")
 
     def check_options(self) -> None:
         if self.text_length is not None and self.coordinates != "index":
-            problem = "scaling counts the tokens of texts, which coordinates"
-            remedy = "choose coordinates: index"
-            message = f"{problem} {self.coordinates} do not; {remedy}"
+            reason = "scaling counts the tokens of texts, which coordinates"
+            hint = "choose coordinates: index"
+            message = f"{reason} {self.coordinates} do not; {hint}"
             raise OptionError("scaling.rule", message)
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
@@ -125,13 +125,13 @@ class RoPE(Rotary):
             Scaling(rule="proportional", fraction=self._turning_fraction(tokens)),
             Scaling(rule="clipped"),
         ]
-        return {one.rule: {"scaling": one} for one in rules}
+        return {scaling.rule: {"scaling": scaling} for scaling in rules}
 
     def _turning_fraction(self, tokens: int) -> float:
         """Return the fraction of pairs that rotate at least once within a number of tokens."""
         # By numbers and not by tensors, since a model may be on the meta device.
         frequencies = [self.base ** (-2 * t / self.width) for t in range(self.width // 2)]
-        count = sum(tokens * one >= TURN for one in frequencies)
+        count = sum(tokens * frequency >= TURN for frequency in frequencies)
         # In the middle between two numbers of pairs, so that no rounding changes the number.
         return min(1.0, (2 * count + 1) / self.width)
 
@@ -170,14 +170,14 @@ class RoPE(Rotary):
         if torch.compiler.is_compiling() or is_transformed(pos):
             inside = (pos.amax(-1) <= limit - 1)[:, None, :, None, None]  # [1|B, 1, N, 1, 1]
             return torch.where(inside, table, math.nan)
-        known = get_known_range(pos)
-        if pos.is_meta or not pos.numel() or (known is not None and known[1] <= limit - 1):
+        limits = get_known_range(pos)
+        if pos.is_meta or not pos.numel() or (limits is not None and limits[1] <= limit - 1):
             return table
-        if (last := float(pos.max())) > limit - 1:
+        if (farthest := float(pos.max())) > limit - 1:
             assert self.scaling is not None
-            problem = f"position {last:g} is past length {limit}, for which the frequencies of"
+            failure = f"position {farthest:g} is past length {limit}, for which the frequencies of"
             reason = "a cached key is final, so they cannot change while the text grows"
-            remedy = "set scaling.length to the length of the full text"
-            message = f"{self.name}: {problem} {self.scaling.rule} are made: {reason}; {remedy}"
+            hint = "set scaling.length to the length of the full text"
+            message = f"{self.name}: {failure} {self.scaling.rule} are made: {reason}; {hint}"
             raise OptionError("scaling.length", message)
         return table

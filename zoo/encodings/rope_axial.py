@@ -84,7 +84,7 @@ class RoPEAxial(Rotary):
         self.scaling = scaling
         self.by_axis = () if scaling is None else scaling.split(dims)
         # A factor of cos and sin multiplies every query and key, at position 0 too.
-        self.identity_at_zero = all(one.sharpening == 1 for one in self.by_axis)
+        self.identity_at_zero = all(axis_scaling.sharpening == 1 for axis_scaling in self.by_axis)
         if turn_values:
             refuse_vanishing(self.by_axis)
 
@@ -93,9 +93,9 @@ class RoPEAxial(Rotary):
             check_scaled_coordinates(self, self.scaling)
         counts = self.coordinates in ("index", "interpolated") and not self.dims.points
         if self.unit != 1 and counts:
-            problem = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"
-            remedy = "choose coordinates: symmetric, or unit: radian"
-            raise OptionError("unit", f"{problem} coordinates, so not at all; {remedy}")
+            message = f"unit turn rotates the fastest pairs by whole turns at {self.coordinates}"
+            hint = "choose coordinates: symmetric, or unit: radian"
+            raise OptionError("unit", f"{message} coordinates, so not at all; {hint}")
 
     def extrapolations(self, factors: tuple[float, ...]) -> Mapping[str, Mapping[str, Any]]:
         if self.scaling is not None or self.wavelengths:
@@ -117,8 +117,8 @@ class RoPEAxial(Rotary):
         groups = axis_frequencies(self.dims, self.base, like)
         if self.wavelengths:
             groups = [
-                one.make_frequencies(len(waves), like)
-                for one, waves in zip(self._by_group(self.wavelengths), groups, strict=True)
+                wavelengths.make_frequencies(len(waves), like)
+                for wavelengths, waves in zip(self._by_group(self.wavelengths), groups, strict=True)
             ]
         if self.by_axis:
             width = self.dims.head_dim / self.dims.axes
@@ -136,6 +136,6 @@ class RoPEAxial(Rotary):
 
     def _sharpen(self, table: Tensor) -> Tensor:
         """Multiply cos and sin [.., K/2, 2] of each group by the factor of its axis."""
-        factors = self._by_group([one.sharpening for one in self.by_axis])
+        factors = self._by_group([axis_scaling.sharpening for axis_scaling in self.by_axis])
         groups = table.tensor_split(self.dims.axes, dim=-2)
         return torch.cat([f * part for f, part in zip(factors, groups, strict=True)], dim=-2)

@@ -63,7 +63,9 @@ class RoPEMixed(Rotary):
         self.scaling = scaling
         self.by_axis = () if scaling is None else scaling.split(dims)
         # A pair turns along all axes; the axis that grew most sets its factor of cos and sin.
-        self.sharpening = max((one.sharpening for one in self.by_axis), default=1.0)
+        self.sharpening = max(
+            (axis_scaling.sharpening for axis_scaling in self.by_axis), default=1.0
+        )
         self.identity_at_zero = self.sharpening == 1
         frames = _random_rotations(dims.num_kv_heads, dims.axes)  # [G, P, P]
         groups = []

@@ -31,21 +31,21 @@ class Sandwich(Encoding):
     def __init__(self, dims: Dims, *, width: Annotated[int, Between(2)] = 128) -> None:
         super().__init__(dims)
         if width % 2:
-            problem = f"width {width} is not even: a wave has a sine and a cosine"
-            raise OptionError("width", problem)
+            message = f"width {width} is not even: a wave has a sine and a cosine"
+            raise OptionError("width", message)
         self.width = width
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         # Positions relative to the last token stay small, and so exact, for recent tokens.
-        last = call.keys.pos[:, -1:]
-        like = float64_like(last)
+        latest = call.keys.pos[:, -1:]
+        like = float64_like(latest)
         even = torch.arange(2, self.width + 2, 2, device=like.device, dtype=like.dtype)
         waves = (10000 ** (-even / self.width))[None, None]  # [1, 1, width/2]
-        slopes = self._slopes(last)
+        slopes = self._slopes(latest)
 
         # Consecutive tokens read a table of M offsets, cheaper than a bias of rank `width`.
         if call.is_consecutive:
-            offsets = torch.arange(call.k.shape[2], device=last.device, dtype=last.dtype)
+            offsets = torch.arange(call.k.shape[2], device=latest.device, dtype=latest.dtype)
             angles = compute_angles(offsets[None, :, None], waves)[0, 0]  # [M, width/2]
             decay = angles.cos().sum(-1) - self.width / 2  # [M]
             table = (slopes[:, None] * decay)[None, :, None]
@@ -53,15 +53,15 @@ class Sandwich(Encoding):
 
         # Otherwise cos(a - b) = cos a cos b + sin a sin b is a low-rank bias.
         def encode(tokens: Tokens) -> Tensor:
-            angles = compute_angles(tokens.pos - last, waves)  # [1|B, 1, N, width/2]
+            angles = compute_angles(tokens.pos - latest, waves)  # [1|B, 1, N, width/2]
             return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
         slopes = slopes[:, None, None]
-        with disable_autocast(last.device):
+        with disable_autocast(latest.device):
             left, right = encode(call.queries), encode(call.keys)
             constant = -slopes[None] * self.width / 2
             biased = call.add_low_rank_bias(slopes * left, right)
-            return biased.add_low_rank_bias(constant, last.new_ones(1, 1, 1, 1))
+            return biased.add_low_rank_bias(constant, latest.new_ones(1, 1, 1, 1))
 
     def panels(self, call: AttentionCall) -> Panels:
         slopes = self._slopes(call.keys.pos)

@@ -51,10 +51,10 @@ class SelectiveRoPE(CumulativeRotary):
         check_head_dim(self)
         if dims.dim % dims.heads:
             # with a head_dim of its own a model need not have such a width
-            problem = (
+            message = (
                 f"it normalizes each head's slice of the states, and {dims.heads} heads do not"
             )
-            raise OptionError("heads", f"{problem} divide dim {dims.dim}")
+            raise OptionError("heads", f"{message} divide dim {dims.dim}")
         self.lookback = width - 1
         self.base, self.silu = base, silu
         channels = dims.num_kv_heads * dims.head_dim // 2

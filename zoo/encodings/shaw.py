@@ -67,8 +67,8 @@ class Shaw(Encoding):
         offsets = torch.arange(-self.max_distance, self.max_distance + 1)
         caption = "Norm of the learned vector of each offset: peaks show which distances matter."
         x = "query position - key position"
-        for what, table in {"Key": self.key, "Value": self.value}.items():
+        for kind, table in {"Key": self.key, "Value": self.value}.items():
             if table is not None:
                 norms = upcast(table).norm(dim=-1).flip(0)[None]  # rows are by key - query
-                title = f"{what} vectors by offset"
+                title = f"{kind} vectors by offset"
                 yield curve_panel(title, x, "norm of the vector", offsets, norms, caption)

@@ -59,7 +59,7 @@ def sinusoid(pos: Tensor, dim: int, base: float = BASE, layout: Layout = "interl
     like = float64_like(pos)
     even = torch.arange(0, width, 2, device=like.device, dtype=like.dtype)
     waves = (base ** (-even / width))[None, None]  # [1, 1, D/2P]
-    columns = [compute_angles(one, waves)[:, 0] for one in pos.split(1, dim=-1)]
+    columns = [compute_angles(axis_pos, waves)[:, 0] for axis_pos in pos.split(1, dim=-1)]
     angles = torch.stack(columns, dim=-2)  # [1|B, N, P, D/2P]
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return (waves if layout == "interleaved" else waves.mT).flatten(-3)

@@ -65,15 +65,15 @@ class T5(Encoding):
         ]
         if not has_bias_of_offsets(call):
             return call.replace(biases=(*call.biases, *biases))
-        first, buckets = self._bucket_table(call)
+        lowest, buckets = self._bucket_table(call)
         offsets = torch.arange(call.k.shape[2], device=buckets.device)
-        columns = buckets[(offsets - first).clamp(max=self.max_distance - first)]
+        columns = buckets[(offsets - lowest).clamp(max=self.max_distance - lowest)]
         values = self._tables()[0].mT[:, columns]
         return call.add_bias(bias_from_offsets(call, values, biases[0]))
 
     def panels(self, call: AttentionCall) -> Panels:
-        first, buckets = self._bucket_table(call)
-        offsets = first + torch.arange(len(buckets))
+        lowest, buckets = self._bucket_table(call)
+        offsets = lowest + torch.arange(len(buckets))
         caption = "Bias of each offset: a line that falls to both sides belongs to a local head."
         for axis, table in zip(AXES[self.dims.axes], self._tables(), strict=True):
             title, x = f"Bias by offset, {axis}", f"query position - key position, {axis}"
@@ -84,11 +84,11 @@ class T5(Encoding):
         return upcast(self.table).view(self.dims.axes, self.num_buckets, -1)  # [P, buckets, H]
 
     def _bucket(self, call: AttentionCall, axis: int) -> Index:
-        # Buckets of all offsets from `first` to max_distance are tabulated; others are clamped.
-        (first, buckets), offset = self._bucket_table(call), position_offsets(call, axis)
-        last = self.max_distance - first
+        # Buckets of all offsets from `lowest` to max_distance are tabulated; others are clamped.
+        (lowest, buckets), offset = self._bucket_table(call), position_offsets(call, axis)
+        highest = self.max_distance - lowest
         return lambda b, h, i, j: buckets[
-            (offset(b, h, i, j).round() - first).clamp(0, last).long()
+            (offset(b, h, i, j).round() - lowest).clamp(0, highest).long()
         ]
 
     def _bucket_table(self, call: AttentionCall) -> tuple[int, Tensor]:

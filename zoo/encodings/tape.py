@@ -41,11 +41,11 @@ class TAPE(Encoding):
         super().__init__(dims)
         check_head_dim(self)
         if dims.num_kv_heads != dims.heads:
-            problem = (
+            message = (
                 f"it mixes frames with the weights of each query head, so {dims.heads} heads "
                 f"cannot share {dims.num_kv_heads} keys; leave kv_heads out"
             )
-            raise OptionError("kv_heads", problem)
+            raise OptionError("kv_heads", message)
         self.base, self.last = base, dims.depth is not None and dims.layer == dims.depth - 1
         if not self.last:
             heads, ranks = dims.heads, 4 * dims.heads

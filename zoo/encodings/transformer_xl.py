@@ -52,8 +52,8 @@ class TransformerXL(Encoding):
         sine, cosine = upcast(query @ weight).mul(call.scale).chunk(2, dim=-1)
         # sin(a - b) = sin a cos b - cos a sin b, and cos(a - b) likewise. Positions relative to the
         # last token stay small, and so exact, for recent tokens.
-        last = call.keys.pos[:, -1:]
-        rows, columns = (self._angles(one.pos - last) for one in (call.queries, call.keys))
+        latest = call.keys.pos[:, -1:]
+        rows, columns = (self._angles(tokens.pos - latest) for tokens in (call.queries, call.keys))
         left = [sine * rows.sin() + cosine * rows.cos(), cosine * rows.sin() - sine * rows.cos()]
         right = [columns.cos(), columns.sin()]
         return call.add_low_rank_bias(torch.cat(left, -1), torch.cat(right, -1))
@@ -81,7 +81,7 @@ class TransformerXL(Encoding):
         return compute_angles(pos, (self.base ** (-even / self.dims.dim))[None, None])
 
     def panels(self, call: AttentionCall) -> Panels:
-        for bias, what in ((self.content, "keys"), (self.place, "distances")):
+        for bias, preferred in ((self.content, "keys"), (self.place, "distances")):
             norms = upcast(bias).norm(dim=-1)
-            caption = f"Norm of the vector that prefers {what}, independently of the query."
-            yield head_panel(f"Bias towards {what}", "norm of the vector", norms, caption)
+            caption = f"Norm of the vector that prefers {preferred}, independently of the query."
+            yield head_panel(f"Bias towards {preferred}", "norm of the vector", norms, caption)

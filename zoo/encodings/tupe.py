@@ -67,9 +67,9 @@ class TUPE(Encoding):
         query = call.queries.per_token["position_query"].transpose(1, 2)  # [1|B, H, N, K]
         key = call.keys.per_token["position_key"].transpose(1, 2)  # [1|B, H, M, K]
         # Three biases: pairs with two positions, queries without one, and keys without one.
-        one = torch.ones_like(columns[:1, :, :1])
+        ones = torch.ones_like(columns[:1, :, :1])
         call = call.add_low_rank_bias(query * call.scale * rows, key * columns)
-        call = call.add_low_rank_bias((1 - rows) * query_reset, one)
+        call = call.add_low_rank_bias((1 - rows) * query_reset, ones)
         return call.add_low_rank_bias(rows * key_reset, 1 - columns)
 
     def panels(self, call: AttentionCall) -> Panels:

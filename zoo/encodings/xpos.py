@@ -79,13 +79,13 @@ class XPos(Rotary):
     def _check_positions(self, pos: Tensor, dtype: torch.dtype) -> None:
         if pos.is_meta or torch.compiler.is_compiling() or not pos.numel():
             return
-        known = get_known_range(pos)
-        if known is None or self._measure_distance(*known) > self._compute_limit(dtype):
-            first, last = (float(edge) for edge in pos.aminmax())
-            self._check_distance(self._measure_distance(first, last), dtype)
+        limits = get_known_range(pos)
+        if limits is None or self._measure_distance(*limits) > self._compute_limit(dtype):
+            lowest, highest = (float(edge) for edge in pos.aminmax())
+            self._check_distance(self._measure_distance(lowest, highest), dtype)
 
-    def _measure_distance(self, first: float, last: float) -> float:
-        return max(last - first, last - self.centre, self.centre - first)
+    def _measure_distance(self, lowest: float, highest: float) -> float:
+        return max(highest - lowest, highest - self.centre, self.centre - lowest)
 
     def _compute_limit(self, dtype: torch.dtype) -> float:
         """Return the largest distance at which no factor overflows the dtype."""
@@ -98,5 +98,5 @@ class XPos(Rotary):
         limit = self._compute_limit(dtype)
         if distance > limit:
             far = f"positions {distance:.0f} apart, or from the middle of the training length"
-            problem = f"{far}, exceed {limit:.0f}, where powers overflow"
-            raise OptionError("span", f"xpos: {problem}; choose a larger span than {self.span:g}")
+            reason = f"{far}, exceed {limit:.0f}, where powers overflow"
+            raise OptionError("span", f"xpos: {reason}; choose a larger span than {self.span:g}")

@@ -56,28 +56,28 @@ def list_changes(cls: type[Encoding]) -> list[str]:
             parameter.uniform_(0.1, 0.9)
         tokens = length**axes
         x, q, k = torch.randn(1, tokens, dims.dim), *torch.randn(2, 1, heads, tokens, 16)
-    own: Encoding = next(one for one in Chain.of(made) if isinstance(one, cls))
+    instance: Encoding = next(link for link in Chain.of(made) if isinstance(link, cls))
     grid = torch.cartesian_prod(*[torch.arange(float(length))] * axes).reshape(tokens, axes)
     before = Tokens.at(x, grid, ordered=True)
-    embedded = own.embed(before)
-    states = own.prepare(embedded.replace(x=x))
+    embedded = instance.embed(before)
+    states = instance.prepare(embedded.replace(x=x))
 
-    found = set()
+    changes = set()
     if not torch.equal(embedded.x, x):
-        found.add("input")
-    heads_after = own.transform_query(q, states), own.transform_key(k, states)
-    updates = type(own).update_cached_keys is not Encoding.update_cached_keys
+        changes.add("input")
+    heads_after = instance.transform_query(q, states), instance.transform_key(k, states)
+    updates = type(instance).update_cached_keys is not Encoding.update_cached_keys
     pairs = zip(heads_after, (q, k), strict=True)
     if updates or not all(torch.equal(after, head) for after, head in pairs):
-        found.add("queries and keys")
+        changes.add("queries and keys")
     call = AttentionCall(*heads_after, q, q, states, states, cls.causal_only, 0.25)
     if cls.consumes_biases:
         call = encoding(BIASED, dims).modify(call)
-    new = own.modify(call)
+    new = instance.modify(call)
     for field in fields(AttentionCall):
         if getattr(new, field.name) is not getattr(call, field.name):
-            found.add(CHANGES[field.name])
-    return sorted(found)
+            changes.add(CHANGES[field.name])
+    return sorted(changes)
 
 
 def format_chain(choices: Sequence[Choice]) -> str:

@@ -40,8 +40,8 @@ def check_head_dim(encoding: Encoding) -> None:
     divisor = 4 if dims.axes == 2 else 2
     if dims.head_dim % divisor or dims.head_dim < 2 * dims.axes:
         needed = f"a head dim divisible by {divisor} and at least {2 * dims.axes}"
-        problem = f"rotating pairs of channels on {dims.axes} axes needs {needed}"
-        raise OptionError("name", f"{problem}, not {dims.head_dim}")
+        message = f"rotating pairs of channels on {dims.axes} axes needs {needed}"
+        raise OptionError("name", f"{message}, not {dims.head_dim}")
 
 
 def adapt_axes(value: Tensor, source: Dims, target: Dims) -> Tensor | None:
@@ -97,18 +97,20 @@ def choose_wavelengths(
     sides: list[Sequence[float]] = []
     for key, value in (("t_min", t_min), ("t_max", t_max)):
         if value is None:
-            other = "t_max" if key == "t_min" else "t_min"
-            raise OptionError(key, f"missing; {other} is given, and wavelengths have both ends")
+            counterpart = "t_max" if key == "t_min" else "t_min"
+            raise OptionError(
+                key, f"missing; {counterpart} is given, and wavelengths have both ends"
+            )
         numbers = value if isinstance(value, Sequence) else (value,) * axes
         if len(numbers) != axes:
-            problem = f"{key} has {len(numbers)} numbers for {axes} axes"
-            raise OptionError(key, f"{problem}; give one, or {axes}")
+            message = f"{key} has {len(numbers)} numbers for {axes} axes"
+            raise OptionError(key, f"{message}; give one, or {axes}")
         sides.append(numbers)
     by_axis = tuple(Wavelengths(*pair) for pair in zip(*sides, strict=True))
     for wavelengths in by_axis:
         if wavelengths.shortest > wavelengths.longest:
-            problem = f"t_min {wavelengths.shortest:g} is more than t_max {wavelengths.longest:g}"
-            raise OptionError("t_min", problem)
+            message = f"t_min {wavelengths.shortest:g} is more than t_max {wavelengths.longest:g}"
+            raise OptionError("t_min", message)
     return by_axis
 
 
@@ -120,8 +122,8 @@ def refuse_with_wavelengths(encoding: Encoding, **others: bool) -> None:
     """
     for key, is_set in others.items():
         if is_set:
-            problem = f"{key} has no effect on the wavelengths from t_min to t_max"
-            raise OptionError(key, f"{problem}; leave one of them out")
+            message = f"{key} has no effect on the wavelengths from t_min to t_max"
+            raise OptionError(key, f"{message}; leave one of them out")
 
 
 def axis_frequencies(
@@ -238,11 +240,11 @@ def _sum_split_products(pos: Tensor, wave_vectors: Tensor) -> Tensor:
     high = wave_vectors.to(pos)
     low = (wave_vectors.detach() - high.detach().to(wave_vectors)).to(pos)
     pairs = zip(_pair_axes(pos, high), _pair_axes(pos, low), strict=True)
-    parts = [_split_product(column, wave, rest) for (column, wave), (_, rest) in pairs]
+    parts = [_split_product(column, wave, remainder) for (column, wave), (_, remainder) in pairs]
     return sum(parts[1:], parts[0])
 
 
-def _split_product(pos: Tensor, wave: Tensor, rest: Tensor) -> Tensor:
+def _split_product(pos: Tensor, wave: Tensor, remainder: Tensor) -> Tensor:
     """Return pos (wave + rest) between -pi and pi, in float32 only."""
     product = pos * wave
     with torch.no_grad():
@@ -250,7 +252,7 @@ def _split_product(pos: Tensor, wave: Tensor, rest: Tensor) -> Tensor:
         turns = (exact * (1 / TURN)).round()
         whole, whole_error = _multiply_exactly(turns, torch.full_like(wave, TURN_HIGH))
         # The difference of two nearly equal numbers is exact; the other terms are small.
-        small = (error - whole_error) + (pos * rest - turns * TURN_LOW)
+        small = (error - whole_error) + (pos * remainder - turns * TURN_LOW)
         reduced = (exact - whole) + small
     # The difference is zero, and has the gradient of the product.
     return reduced + (product - product.detach())

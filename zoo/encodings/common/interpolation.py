@@ -37,9 +37,9 @@ def _interpolate(table: Tensor, positions: Tensor) -> Tensor:
 
 def _look_up(table: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the entry before each position, its value, and the slope that follows it."""
-    last = table.shape[-1] - 1
+    final = table.shape[-1] - 1
     # NaN is no index. A CPU makes 32-bit integers of floats several times as fast as 64-bit ones.
-    whole = positions.detach().clamp(0, last).nan_to_num(0.0).int()
+    whole = positions.detach().clamp(0, final).nan_to_num(0.0).int()
     index = whole.long()
     slopes = F.pad(table.diff(dim=-1), (0, 1))  # none after the last
     return whole, table.gather(-1, index), slopes.gather(-1, index)
@@ -50,11 +50,11 @@ class _InterpolateEntries(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, positions: Tensor) -> Tensor:
-        ctx.first = first = _count_past(positions, table.shape[-1] - 1)
-        whole, base, slope = _look_up(table, positions[..., first:])
-        fraction = positions[..., first:] - whole
+        ctx.first = past_count = _count_past(positions, table.shape[-1] - 1)
+        whole, base, slope = _look_up(table, positions[..., past_count:])
+        fraction = positions[..., past_count:] - whole
         ctx.save_for_backward(table, positions, whole, slope, fraction)
-        past = table[..., -1:].expand(*base.shape[:-1], first)
+        past = table[..., -1:].expand(*base.shape[:-1], past_count)
         return torch.cat([past, base.addcmul_(slope, fraction)], dim=-1)
 
     @staticmethod
@@ -62,23 +62,23 @@ class _InterpolateEntries(torch.autograd.Function):
         # unpacked once: a checkpoint gives them a single time
         table, positions, whole, slope, fraction = ctx.saved_tensors
         if torch.is_grad_enabled():  # second derivatives
-            inputs = [one for one in (table, positions) if one.requires_grad]
+            inputs = [tensor for tensor in (table, positions) if tensor.requires_grad]
             values = _interpolate(table, positions)
-            found = iter(torch.autograd.grad(values, inputs, gradient, create_graph=True))
-            return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
-        first = ctx.first
-        index, near = whole.long(), gradient[..., first:]
+            gradients = iter(torch.autograd.grad(values, inputs, gradient, create_graph=True))
+            return tuple(next(gradients) if needed else None for needed in ctx.needs_input_grad)
+        past_count = ctx.first
+        index, near = whole.long(), gradient[..., past_count:]
         to_table = torch.zeros_like(table).scatter_add_(-1, index, near)
-        to_table[..., -1] += gradient[..., :first].sum(-1)
+        to_table[..., -1] += gradient[..., :past_count].sum(-1)
         to_slopes = torch.zeros_like(table).scatter_add_(-1, index, near * fraction)[..., :-1]
         to_table[..., :-1] -= to_slopes
         to_table[..., 1:] += to_slopes
-        return to_table, F.pad(near * slope, (first, 0))
+        return to_table, F.pad(near * slope, (past_count, 0))
 
 
-def _count_past(positions: Tensor, last: int) -> int:
+def _count_past(positions: Tensor, final: int) -> int:
     """Count the leading keys [M] whose positions are at or past the last entry in all rows."""
     if not positions.numel():
         return 0
-    is_past = positions.flatten(0, -2).amin(0) >= last  # NaN is not past it
+    is_past = positions.flatten(0, -2).amin(0) >= final  # NaN is not past it
     return int(is_past.int().cumprod(0).sum())

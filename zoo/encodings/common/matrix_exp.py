@@ -94,7 +94,7 @@ class _RotateBlocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         columns, rotations, x = ctx.saved_tensors
         if is_derived_again(gradient):
-            outer, blocks = (split_channels(one, rotations) for one in (gradient, x))
+            outer, blocks = (split_channels(tensor, rotations) for tensor in (gradient, x))
             products = upcast(outer)[..., :, None] * upcast(blocks)[..., None, :]
             grad_rotations = products.sum_to_size(rotations.shape).to(rotations.dtype)
             return multiply_blocks(rotations.mT, gradient), grad_rotations
@@ -150,36 +150,39 @@ def combine_generators(generators: Tensor, times: Tensor) -> Tensor:
     """Return sum_p times[t, p] generators[p] of matrices [P, K, b, b], as [T K, b, b]."""
     if not is_small(generators):
         return torch.einsum("tp,pkij->tkij", times, generators).flatten(0, 1)
-    first, *others = generators.permute(0, 2, 3, 1).unsqueeze(3)  # [b, b, 1, K] each
-    out = first * times[:, 0, None]
-    for number, other in enumerate(others, start=1):
-        out.addcmul_(other, times[:, number, None])
+    leading, *remaining = generators.permute(0, 2, 3, 1).unsqueeze(3)  # [b, b, 1, K] each
+    out = leading * times[:, 0, None]
+    for number, generator in enumerate(remaining, start=1):
+        out.addcmul_(generator, times[:, number, None])
     return out.flatten(2).movedim(2, 0)
 
 
 def generator_gradient(gradient: Tensor, times: Tensor) -> Tensor:
     """Return the gradient of generators [P, K, b, b] from that of their sums [T K, b, b]."""
-    each = gradient.unflatten(0, (len(times), -1))
+    by_time = gradient.unflatten(0, (len(times), -1))
     if not is_small(gradient):
-        return torch.einsum("tkij,tp->pkij", each, times)
-    return (times.mT @ each.permute(2, 3, 0, 1)).permute(2, 3, 0, 1)
+        return torch.einsum("tkij,tp->pkij", by_time, times)
+    return (times.mT @ by_time.permute(2, 3, 0, 1)).permute(2, 3, 0, 1)
 
 
 def time_gradient(gradient: Tensor, generators: Tensor) -> Tensor:
     """Return the gradient of times [T, P] from that of the sums [T K, b, b]."""
-    each = gradient.unflatten(0, (-1, generators.shape[1]))
-    return torch.einsum("tkij,pkij->tp", each, generators)
+    by_time = gradient.unflatten(0, (-1, generators.shape[1]))
+    return torch.einsum("tkij,pkij->tp", by_time, generators)
 
 
 def join_parts(results: Sequence[Tensor], times: Sequence[Tensor]) -> Tensor:
     """Join the results [T K, b, b] of all parts of times into one [T, K, b, b]."""
-    each = [one.unflatten(0, (part.shape[0], -1)) for one, part in zip(results, times, strict=True)]
-    if len(each) == 1:
-        return each[0]
-    if not is_small(each[0]):
-        return torch.cat(each)
+    parts = [
+        result.unflatten(0, (part.shape[0], -1))
+        for result, part in zip(results, times, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    if not is_small(parts[0]):
+        return torch.cat(parts)
     # The matrix elements come first in memory, so joining in that order copies whole runs.
-    return torch.cat([one.permute(2, 3, 0, 1) for one in each], 2).permute(2, 3, 0, 1)
+    return torch.cat([part.permute(2, 3, 0, 1) for part in parts], 2).permute(2, 3, 0, 1)
 
 
 # Coefficients of four cubic polynomials B of A (Bader, Blanes and Casas 2019,
@@ -229,8 +232,8 @@ def taylor_backward(gradient: Tensor, a: Tensor, a2: Tensor, a3: Tensor, c: Tens
 
 
 def _cubic(coefficients: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
-    constant, *others = coefficients
-    out = _weighted_sum(others, powers)
+    constant, *higher = coefficients
+    out = _weighted_sum(higher, powers)
     # ONNX cannot write to the view of a diagonal.
     if has_variable_sizes():
         return out + constant * torch.eye(out.shape[-1], device=out.device, dtype=out.dtype)
@@ -239,9 +242,9 @@ def _cubic(coefficients: Sequence[float], powers: Iterable[Tensor]) -> Tensor:
 
 
 def _weighted_sum(coefficients: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
-    first, *others = tensors
-    out = first * coefficients[0]
-    for coefficient, tensor in zip(coefficients[1:], others, strict=True):
+    leading, *remaining = tensors
+    out = leading * coefficients[0]
+    for coefficient, tensor in zip(coefficients[1:], remaining, strict=True):
         out.add_(tensor, alpha=coefficient)
     return out
 
@@ -296,22 +299,22 @@ class _Exponential(torch.autograd.Function):
         parts, keeps = split_times(times, skew), is_small(skew)
         # A call of list[Tensor] is one that a compiler cannot trace.
         exponentials: list[Tensor] = []
-        kept: list[Tensor] = []
+        steps: list[Tensor] = []
         counts: list[int] = []
         for part in parts:
             exponential, tensors, _ = _exponentiate(combine_generators(skew, part))
             exponentials.append(exponential)
             if keeps:
-                kept += tensors
+                steps += tensors
                 counts.append(len(tensors))
             del tensors
         ctx.counts = counts
-        ctx.save_for_backward(skew, times, *kept)
+        ctx.save_for_backward(skew, times, *steps)
         return join_parts(exponentials, parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        skew, times, *kept = ctx.saved_tensors
+        skew, times, *saved = ctx.saved_tensors
         if is_derived_again(gradient):
             sums = torch.einsum("tp,pkij->tkij", times, skew)
             # Under `is_grads_batched` torch has no rule for einsum.
@@ -323,13 +326,13 @@ class _Exponential(torch.autograd.Function):
         ends = [*accumulate(ctx.counts, initial=0)] if ctx.counts else []
         grads_skew: list[Tensor] = []
         grads_times: list[Tensor] = []
-        for number, (part, each) in enumerate(zip(parts, gradients, strict=True)):
+        for number, (part, part_gradient) in enumerate(zip(parts, gradients, strict=True)):
             # The steps of a part were saved in one flat list, or are computed again.
             if ends:
-                steps: Steps = (kept[ends[number] : ends[number + 1]], None)
+                steps: Steps = (saved[ends[number] : ends[number + 1]], None)
             else:
                 steps = _exponentiate(combine_generators(skew, part))[1:]
-            inner = _backward(each.flatten(0, 1), *steps)
+            inner = _backward(part_gradient.flatten(0, 1), *steps)
             # else it would live on while the next part is computed
             del steps
             grads_skew.append(generator_gradient(inner, part))

@@ -96,7 +96,7 @@ def pair_panel(
     if steep:
         shown = shown.abs().where(shown != 0, torch.nan)
     numbers = torch.arange(shown.shape[-1]) + 1
-    groups = {head: (numbers, one) for head, one in label_heads(distinct(shown)).items()}
+    groups = {head: (numbers, row) for head, row in label_heads(distinct(shown)).items()}
     return Points(title=title, x=x, y=y, caption=caption, groups=groups, steep=steep)
 
 
@@ -130,9 +130,9 @@ def drop_padding(values: Tensor, tokens: Tokens) -> Tensor:
     values, document = to_cpu(values), tokens.document
     if document is None:
         return values.flatten(0, 1)
-    kept = document[:, document.shape[1] - values.shape[1] :].cpu() >= 0
-    batch = max(len(values), len(kept))
-    return values.expand(batch, *values.shape[1:])[kept.expand(batch, -1)]
+    is_real = document[:, document.shape[1] - values.shape[1] :].cpu() >= 0
+    batch = max(len(values), len(is_real))
+    return values.expand(batch, *values.shape[1:])[is_real.expand(batch, -1)]
 
 
 def mean_over_pairs(values: Tensor, visible: Tensor) -> Tensor:
@@ -244,11 +244,11 @@ def commutator_norms(generators: Tensor) -> Tensor:
     Returns:
         Ratios of Frobenius norms; 0 for generators that commute or are 0.
     """
-    found = to_cpu(generators)
-    norms = found.flatten(2).norm(dim=-1)  # [n, H]
+    matrices = to_cpu(generators)
+    norms = matrices.flatten(2).norm(dim=-1)  # [n, H]
     ratios = []
-    for first, second in combinations(range(len(found)), 2):
-        bracket = found[first] @ found[second] - found[second] @ found[first]
+    for first, second in combinations(range(len(matrices)), 2):
+        bracket = matrices[first] @ matrices[second] - matrices[second] @ matrices[first]
         size = norms[first] * norms[second]
         ratios.append(bracket.flatten(1).norm(dim=-1) / size.where(size > 0, 1))
     return torch.stack(ratios).mean(0)
@@ -280,8 +280,8 @@ def shift_changes(
     # Two unrelated rotations R, R' of dimension n have E |R - R'|^2 = 2 n.
     points = torch.cat([torch.zeros_like(steps[:1]), steps])  # [1 + E, P]
     pos = (shifts[:, None] + points).flatten(0, 1)[None]
-    found = to_cpu(compute_rotation(pos))[0].unflatten(1, (len(shifts), -1))
-    relative = found[:, :, :1].mT @ found[:, :, 1:]  # [H, S, E, m, b, b]
+    rotations = to_cpu(compute_rotation(pos))[0].unflatten(1, (len(shifts), -1))
+    relative = rotations[:, :, :1].mT @ rotations[:, :, 1:]  # [H, S, E, m, b, b]
     change = (relative - relative[:, :1]).flatten(3).norm(dim=-1)  # [H, S, E]
     return change.mean(-1) / (2 * relative.shape[-3] * relative.shape[-1]) ** 0.5
 

@@ -100,16 +100,16 @@ def resize_antialiased(
     Raises:
         OptionError: The samples have grids of different sizes.
     """
-    found = tokens.grid_size
+    grid_size = tokens.grid_size
     # Values cannot be read on the meta device, and the shape of what is read is the same.
-    if found is None or found.is_meta:
+    if grid_size is None or grid_size.is_meta:
         return table, sizes
-    target = get_known_sizes(found)
+    target = get_known_sizes(grid_size)
     if target is None:
-        if not (found == found[:1, :1]).all():
-            problem = "antialias needs grids of one size in a batch"
-            raise OptionError("antialias", f"learned: {problem}; leave it out")
-        target = tuple(int(size) for size in found[0, 0])
+        if not (grid_size == grid_size[:1, :1]).all():
+            message = "antialias needs grids of one size in a batch"
+            raise OptionError("antialias", f"learned: {message}; leave it out")
+        target = tuple(int(size) for size in grid_size[0, 0])
     if target == sizes:
         return table, sizes
     image = table.reshape(1, *sizes, -1).permute(0, 3, 1, 2)
@@ -175,21 +175,21 @@ def check_range(pos: Tensor, length: int, has_position: Tensor | None = None) ->
     # Values cannot be read on the meta device or under a compiler.
     if pos.is_meta or torch.compiler.is_compiling():
         return
-    known = get_known_range(pos)
-    if known is not None and known[0] >= -0.5 and known[1] <= length - 0.5:
+    limits = get_known_range(pos)
+    if limits is not None and limits[0] >= -0.5 and limits[1] <= length - 0.5:
         return
     rows = pos[..., 0]
     if has_position is not None:
         rows = torch.where(has_position, rows, 0)
     # A position may move within its cell, half a step to either side.
     if rows.numel() and not rows.min() >= -0.5:
-        first = rows.min().round()
-        raise OptionError("pos", f"position {first:g} is before the table, whose first is 0")
+        lowest = rows.min().round()
+        raise OptionError("pos", f"position {lowest:g} is before the table, whose first is 0")
     if rows.numel() and rows.max() > length - 0.5:
-        last = max(int(rows.max().round()), length)
-        past = f"position {last} is past the table of {length} positions"
-        remedy = "train at a larger length, or use an encoding that extrapolates"
-        raise OptionError("length", past, remedy=remedy)
+        highest = max(int(rows.max().round()), length)
+        message = f"position {highest} is past the table of {length} positions"
+        hint = "train at a larger length, or use an encoding that extrapolates"
+        raise OptionError("length", message, remedy=hint)
 
 
 def check_buckets(num_buckets: int, max_distance: int, keys_ahead: bool) -> None:
@@ -200,8 +200,8 @@ def check_buckets(num_buckets: int, max_distance: int, keys_ahead: bool) -> None
     """
     exact = num_buckets // (4 if keys_ahead else 2)
     if max_distance <= exact:
-        problem = f"must be more than {exact}, the distances that have a bucket each"
-        raise OptionError("max_distance", f"max_distance {max_distance} {problem}")
+        reason = f"must be more than {exact}, the distances that have a bucket each"
+        raise OptionError("max_distance", f"max_distance {max_distance} {reason}")
 
 
 def bucket_table(
@@ -209,9 +209,9 @@ def bucket_table(
 ) -> tuple[int, Tensor]:
     """Return the first offset with a bucket, and the bucket of each offset up to max_distance."""
     check_buckets(num_buckets, max_distance, keys_ahead)
-    first = -max_distance if keys_ahead else 0
-    offsets = torch.arange(first, max_distance + 1, device=device)
-    return first, assign_buckets(offsets, num_buckets, max_distance, keys_ahead)
+    lowest = -max_distance if keys_ahead else 0
+    offsets = torch.arange(lowest, max_distance + 1, device=device)
+    return lowest, assign_buckets(offsets, num_buckets, max_distance, keys_ahead)
 
 
 def assign_buckets(offset: Tensor, num_buckets: int, max_distance: int, keys_ahead: bool) -> Tensor:
@@ -247,9 +247,9 @@ def bias_from_offsets(call: AttentionCall, values: Tensor, index: Index) -> Bloc
         # Row r reads u[(j - r) mod L], with u = values[last - x] and L = rows + keys: repeated rows
         # of L numbers, read as rows of L - 1, are shifted by one each.
         length = rows + keys
-        last = span.first_query + call.k.shape[2] - call.q.shape[2]
+        largest = span.first_query + call.k.shape[2] - call.q.shape[2]
         columns = torch.arange(length, device=values.device)
-        offsets = last - torch.where(columns < keys, columns, columns - length)
+        offsets = largest - torch.where(columns < keys, columns, columns - length)
         u = values.index_select(1, offsets.clamp(0, values.shape[1] - 1))
         shifted = u.repeat(1, rows)[:, : rows * (length - 1)]
         return shifted.view(1, -1, rows, length - 1)[..., :keys]
@@ -287,7 +287,7 @@ def straight_distance(call: AttentionCall) -> Index:
     if call.keys.pos.shape[-1] == 1:
         return lambda b, h, i, j: call.distance(b, i, j)
     offsets = [position_offsets(call, axis) for axis in range(call.keys.pos.shape[-1])]
-    return lambda b, h, i, j: sum(one(b, h, i, j).square() for one in offsets).sqrt()  # type: ignore[union-attr]
+    return lambda b, h, i, j: sum(offset(b, h, i, j).square() for offset in offsets).sqrt()  # type: ignore[union-attr]
 
 
 def position_offsets(call: AttentionCall, axis: int) -> Index:

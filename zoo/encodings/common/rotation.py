@@ -77,8 +77,8 @@ class _RotatePairs(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor | None) -> Tensor:
         rotated = multiply_pairs(x, table)
         _, needs_table, needs_angles = ctx.needs_input_grad
-        kept = x if needs_table else None, rotated if needs_angles else None
-        ctx.save_for_backward(table, angles, *kept)
+        factors = x if needs_table else None, rotated if needs_angles else None
+        ctx.save_for_backward(table, angles, *factors)
         return rotated
 
     @staticmethod
@@ -248,14 +248,14 @@ class Rotary(Encoding):
             return rotated.reshape(*q.shape[:3], rotated.shape[-1])
         # Otherwise one query head of each group is rotated at a time, [B, G, N, K].
         members = q.unflatten(1, (self.dims.num_kv_heads, -1)).unbind(2)
-        return torch.stack([rotate(one, *tables) for one in members], dim=2).flatten(1, 2)
+        return torch.stack([rotate(member, *tables) for member in members], dim=2).flatten(1, 2)
 
     def get_rotation(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """Return the tables that `prepare` made for these tokens, or compute them."""
         # Tokens of a cache or of selected queries have lost their tables.
         tables = tokens.shared_tables
-        found = tables.get(self.layer_name) or tables.get(self.name)
-        return found or self._with_rotation(tokens).shared_tables[self.name]
+        rotation = tables.get(self.layer_name) or tables.get(self.name)
+        return rotation or self._with_rotation(tokens).shared_tables[self.name]
 
     def _with_rotation(self, tokens: Tokens) -> Tokens:
         with disable_autocast(tokens.pos.device):
@@ -288,8 +288,8 @@ class CumulativeRotary(Encoding):
 
     def modify(self, call: AttentionCall) -> AttentionCall:
         if call.q.shape[-1] != self.dims.head_dim:
-            problem = "rotates pairs of channels, and an encoding before it has made heads wider"
-            raise OptionError("encoding", f"{self.name} {problem}")
+            reason = "rotates pairs of channels, and an encoding before it has made heads wider"
+            raise OptionError("encoding", f"{self.name} {reason}")
         # Per-token angles are cached and summed here, after the cache, for queries and keys.
         with disable_autocast(call.q.device):
             angles = call.keys.clear_padding(self.token_angles(call.keys))

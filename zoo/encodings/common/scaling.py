@@ -28,9 +28,9 @@ def check_scaled_coordinates(encoding: Encoding, scaling: GridScaling) -> None:
     """
     if scaling.rule != "yarn" or encoding.coordinates == "index":
         return
-    problem = f"yarn counts patches, which coordinates {encoding.coordinates} do not"
-    remedy = "choose coordinates: index, or another rule"
-    raise OptionError("scaling.rule", f"{problem}; {remedy}")
+    message = f"yarn counts patches, which coordinates {encoding.coordinates} do not"
+    hint = "choose coordinates: index, or another rule"
+    raise OptionError("scaling.rule", f"{message}; {hint}")
 
 
 def refuse_scaled_points(encoding: Encoding) -> None:
@@ -40,8 +40,8 @@ def refuse_scaled_points(encoding: Encoding) -> None:
         OptionError: They are.
     """
     if encoding.dims.points:
-        problem = "scaling adapts to more tokens than in training, which points do not count"
-        raise OptionError("scaling", f"{problem}; leave it out")
+        message = "scaling adapts to more tokens than in training, which points do not count"
+        raise OptionError("scaling", f"{message}; leave it out")
 
 
 ScalingRule = Literal[
@@ -114,8 +114,8 @@ class AxisScaling:
 
     def __repr__(self) -> str:
         """Name the options that were given."""
-        given = {key: value for key, value in vars(self).items() if value is not None}
-        return f"{{{', '.join(f'{key}: {value}' for key, value in given.items())}}}"
+        options = {key: value for key, value in vars(self).items() if value is not None}
+        return f"{{{', '.join(f'{key}: {value}' for key, value in options.items())}}}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -182,11 +182,11 @@ class Scaling(AxisScaling):
         if self.factor is not None and not self.factor >= 1:
             raise OptionError("factor", f"factor {self.factor} is less than 1")
         if not self.slow <= self.fast:
-            problem = f"beta_fast {self.fast:g} is less than beta_slow {self.slow:g}"
-            raise OptionError("beta_fast", problem)
+            message = f"beta_fast {self.fast:g} is less than beta_slow {self.slow:g}"
+            raise OptionError("beta_fast", message)
         if not self.low < self.high:
-            problem = f"low_freq_factor {self.low:g} is not less than high_freq_factor"
-            raise OptionError("low_freq_factor", f"{problem} {self.high:g}")
+            message = f"low_freq_factor {self.low:g} is not less than high_freq_factor"
+            raise OptionError("low_freq_factor", f"{message} {self.high:g}")
 
     def with_factor(self, factor: float) -> Self:
         """Return the rule with another factor."""
@@ -226,8 +226,8 @@ class Scaling(AxisScaling):
             return ResolvedScaling(self, factor)
         original = self.original or size
         if original is None:
-            problem = f"{self.rule} needs the training size: Dims(length=...), or an original"
-            raise OptionError("scaling.original", problem)
+            message = f"{self.rule} needs the training size: Dims(length=...), or an original"
+            raise OptionError("scaling.original", message)
         length = (self.length or original) if self.rule in FIXED_LENGTH else None
         if self.factor is None:
             factor = max(size or 1, length or 1, original) / original
@@ -298,8 +298,8 @@ class GridScaling(AxisScaling):
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(GridRule):
-            known = nearest(str(self.rule), get_args(GridRule))
-            raise OptionError("rule", f"no rule {self.rule!r} for grids; {known}")
+            suggestion = nearest(str(self.rule), get_args(GridRule))
+            raise OptionError("rule", f"no rule {self.rule!r} for grids; {suggestion}")
         # An axis has the checks of a text.
         for factor in self.factor if isinstance(self.factor, Sequence) else [self.factor]:
             self._make_axis(factor, None)
@@ -308,7 +308,9 @@ class GridScaling(AxisScaling):
         """Return the rule with another factor of the axes that grow."""
         if not isinstance(self.factor, Sequence):
             return replace(self, factor=factor)
-        return replace(self, factor=tuple(factor if one > 1 else 1.0 for one in self.factor))
+        return replace(
+            self, factor=tuple(factor if axis_factor > 1 else 1.0 for axis_factor in self.factor)
+        )
 
     def split(self, dims: Dims) -> tuple[ResolvedScaling, ...]:
         """Return the resolved rule of each axis.
@@ -330,8 +332,8 @@ class GridScaling(AxisScaling):
     def _spread(self, key: str, value: Any, axes: int) -> Sequence[Any]:
         values = value if isinstance(value, Sequence) else (value,) * axes
         if len(values) != axes:
-            problem = f"{len(values)} numbers for {axes} axes"
-            raise OptionError(f"scaling.{key}", f"{key} has {problem}; give one, or {axes}")
+            message = f"{len(values)} numbers for {axes} axes"
+            raise OptionError(f"scaling.{key}", f"{key} has {message}; give one, or {axes}")
         return values
 
 
@@ -342,8 +344,8 @@ def refuse_vanishing(rules: Sequence[ResolvedScaling]) -> None:
         OptionError: A rule has it.
     """
     if any(rule.sharpening == 0 for rule in rules):
-        problem = "values cannot turn by cos and sin that attention_factor 0 makes 0"
-        raise OptionError("turn_values", f"{problem}; leave turn_values out")
+        message = "values cannot turn by cos and sin that attention_factor 0 makes 0"
+        raise OptionError("turn_values", f"{message}; leave turn_values out")
 
 
 def extend_grid(
@@ -408,12 +410,12 @@ def _stretch_waves(
     # rotate seldom, and interpolate the others.
     if options.rule == "llama3":
         rotations = scaling.original * waves / TURN
-        kept = ((rotations - options.low) / (options.high - options.low)).clamp(0, 1)
+        unscaled = ((rotations - options.low) / (options.high - options.low)).clamp(0, 1)
     else:
-        first, last = _find_edges(scaling, base, width)
+        low, high = _find_edges(scaling, base, width)
         # Edges that meet are a step.
-        kept = 1 - ((steps - first) / (last - first if first != last else 0.001)).clamp(0, 1)
-    return kept * waves + (1 - kept) * waves / factor
+        unscaled = 1 - ((steps - low) / (high - low if low != high else 0.001)).clamp(0, 1)
+    return unscaled * waves + (1 - unscaled) * waves / factor
 
 
 def count_clipped(options: Scaling, width: float) -> int:
@@ -425,8 +427,8 @@ def _taper(waves: Tensor, count: int) -> Tensor:
     """Return factors [pairs] of frequencies, of which the last `count` fall along half a cosine."""
     # Equal steps with both ends: the first of the frequencies keeps its value, the last is 0.
     angles = torch.linspace(0, math.pi, count, device=waves.device, dtype=waves.dtype)
-    kept = waves.new_ones(len(waves) - count)
-    return torch.cat([kept, (1 + angles.cos()) / 2])
+    untapered = waves.new_ones(len(waves) - count)
+    return torch.cat([untapered, (1 + angles.cos()) / 2])
 
 
 def stretch_wave_vectors(
@@ -464,8 +466,8 @@ def _find_edges(scaling: ResolvedScaling, base: float, width: float) -> tuple[fl
         return width * math.log(scaling.original / (TURN * rotations)) / log_base
 
     options = scaling.options
-    first, last = find_pair(options.fast), find_pair(options.slow)
+    low, high = find_pair(options.fast), find_pair(options.slow)
     if options.truncate is not False:
-        first, last = math.floor(first), math.ceil(last)
+        low, high = math.floor(low), math.ceil(high)
     # Without these bounds, a training length of less than one rotation would keep all pairs.
-    return min(max(first, 0), width - 1), min(max(last, 0), width - 1)
+    return min(max(low, 0), width - 1), min(max(high, 0), width - 1)

@@ -37,7 +37,7 @@ def decompose_skew(skew: Tensor) -> tuple[Tensor, Tensor]:
     left, right = _quaternion_units(s)
     projection = torch.cat([left[1:], right[1:]]).flatten(1).mT / 4  # [16, 6]
     # p x q for p and q of components 1, j and k: there is no turn about the axis i itself.
-    factors = (torch.cat([one[:1], one[2:]]) for one in (left, right))
+    factors = (torch.cat([factor[:1], factor[2:]]) for factor in (left, right))
     turns = torch.einsum("kij,ljm->klim", *factors).flatten(2).flatten(0, 1)  # [9, 16]
     seats = _next_seats(planes, s.device)
     diagonal = torch.eye(planes // 2, device=s.device, dtype=s.dtype)[:, None, :, None]

@@ -109,10 +109,10 @@ class _RotateBySpectrum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
-        coefficients = change_basis(x, others[0])  # [B, H, N, K]
+    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *spectrum: Tensor) -> Tensor:
+        coefficients = change_basis(x, spectrum[0])  # [B, H, N, K]
         rotated = multiply_pairs(coefficients, table)
-        ctx.save_for_backward(rotated, coefficients, table, *others)
+        ctx.save_for_backward(rotated, coefficients, table, *spectrum)
         return rotated
 
     @staticmethod
@@ -143,11 +143,11 @@ class _RotateBackBySpectrum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *others: Tensor) -> Tensor:
-        basis = others[0]
+    def forward(ctx: Any, x: Tensor, table: Tensor, angles: Tensor, *spectrum: Tensor) -> Tensor:
+        basis = spectrum[0]
         unrotated = multiply_pairs(x, table, -1)
         out = change_basis(unrotated, basis.mT)
-        ctx.save_for_backward(out, unrotated, table, *others)
+        ctx.save_for_backward(out, unrotated, table, *spectrum)
         return out
 
     @staticmethod
@@ -168,8 +168,8 @@ class _RotateBackBySpectrum(torch.autograd.Function):
         rotated = multiply_pairs(rows, table) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[2]:
             return rotated, *(None,) * (5 + len(moments))
-        others = _spectral_gradients(unrotated, rows, table, basis, times, len(moments))
-        return rotated, *others
+        gradients = _spectral_gradients(unrotated, rows, table, basis, times, len(moments))
+        return rotated, *gradients
 
 
 def _spectral_gradients(
@@ -205,7 +205,7 @@ def _exponential_gradients(
     gradient: Tensor, x: Tensor, rotations: Tensor, basis: Tensor, times: Tensor, skew: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of t and S from that of R x, for rotations R [1|B, H, N, m, b, b]."""
-    rows, columns = (split_channels(one, rotations) for one in (gradient, x))
+    rows, columns = (split_channels(tensor, rotations) for tensor in (gradient, x))
     grad_rotations = (rows[..., :, None] * columns[..., None, :]).to(rotations.dtype)
     basis = split_blocks(basis, skew.shape)
     grad_exponentials = basis[:, None] @ grad_rotations.sum_to_size(rotations.shape)
@@ -250,14 +250,16 @@ class _Spectrum(torch.autograd.Function):
             return None, None
         # In planes, divide by differences of frequencies; where these are near 0, use the series.
         gaps, near, basis, like = ctx.saved_tensors
-        first, *others = (split_blocks(moment, basis.shape) for moment in moments)
-        parts = to_planes(first - first.mT) * (-0.5j / gaps)
-        if others:
-            series = to_planes(others[0]) - 0.5j * gaps * to_planes(others[1])
+        product, *series_terms = (split_blocks(moment, basis.shape) for moment in moments)
+        parts = to_planes(product - product.mT) * (-0.5j / gaps)
+        if series_terms:
+            series = to_planes(series_terms[0]) - 0.5j * gaps * to_planes(series_terms[1])
             parts = torch.where(near, series, parts)
         # The gradient of a frequency is that of the rotation within its own plane.
-        own = torch.diag_embed(frequencies.to(basis))
-        inner = from_planes(parts - 1j * torch.stack([own, torch.zeros_like(own)], dim=-3))
+        diagonal = torch.diag_embed(frequencies.to(basis))
+        inner = from_planes(
+            parts - 1j * torch.stack([diagonal, torch.zeros_like(diagonal)], dim=-3)
+        )
         return (basis @ inner @ basis.mT).to(like), None
 
 
@@ -266,7 +268,7 @@ def _moment(g: Tensor, x: Tensor, times: Tensor, power: int, basis: Tensor) -> T
     g, x = g.to(times.dtype), x.to(times.dtype)
     if power:
         x = (x.unflatten(-1, (times.shape[-1], -1)) * times[..., None] ** power).flatten(-2)
-    g, x = (one.unflatten(-1, (basis.shape[1], -1)) for one in (g, x))
+    g, x = (tensor.unflatten(-1, (basis.shape[1], -1)) for tensor in (g, x))
     return torch.einsum("bhnmi,bhnmj->hmij", g, x)
 
 
@@ -287,12 +289,12 @@ def skew_part(generators: Tensor) -> Tensor:
 
 def cayley_basis(skew: Tensor) -> Tensor:
     """Return the transpose of (I - S) (I + S)^-1 for skew-symmetric S [G, K, K]."""
-    one = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
+    identity = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype)
     # Without error codes, which a GPU's host would wait for: I - S is never singular.
     # torch's solve drops the tangent of its factors where the gradient is followed forward.
     if is_transformed(skew):
-        return torch.linalg.inv_ex(one - skew).inverse @ (one + skew)
-    return torch.linalg.solve_ex(one - skew, one + skew).result
+        return torch.linalg.inv_ex(identity - skew).inverse @ (identity + skew)
+    return torch.linalg.solve_ex(identity - skew, identity + skew).result
 
 
 def fourier_basis(size: int, like: Tensor) -> Tensor:
@@ -334,9 +336,9 @@ def change_basis(x: Tensor, bases: Tensor) -> Tensor:
 def merge_blocks(blocks: Tensor) -> Tensor:
     """Merge blocks [H, m, b, b] into block-diagonal [H, m / r, r b, r b], which apply faster."""
     count = math.gcd(blocks.shape[1], max(MERGED_WIDTH // blocks.shape[-1], 1))
-    one = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
+    identity = torch.eye(count, device=blocks.device, dtype=blocks.dtype)
     groups = blocks.unflatten(1, (-1, count))
-    return torch.einsum("hmrij,rs->hmrisj", groups, one).flatten(4).flatten(2, 3)
+    return torch.einsum("hmrij,rs->hmrisj", groups, identity).flatten(4).flatten(2, 3)
 
 
 def split_blocks(merged: Tensor, shape: torch.Size) -> Tensor:

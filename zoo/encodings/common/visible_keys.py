@@ -30,8 +30,8 @@ def reduce_rows(call: AttentionCall, reduce: Callable[[Span], Tensor]) -> Tensor
     if torch.compiler.is_compiling():
         return reduce(call.full_span)
     rows = max(CHUNK_PAIRS // max(len(call.q) * keys, 1), 1)
-    firsts = range(0, max(queries, 1), rows)
-    parts = [reduce(call.span(first, min(first + rows, queries), keys)) for first in firsts]
+    starts = range(0, max(queries, 1), rows)
+    parts = [reduce(call.span(start, min(start + rows, queries), keys)) for start in starts]
     return torch.cat(parts, dim=2)
 
 
@@ -44,11 +44,11 @@ def count_visible_keys(call: AttentionCall) -> Tensor:
     if call.mask is None and not has_documents and not has_exceptions:
         # The visible keys are a range around the query.
         i = call.key_index(torch.arange(queries, device=call.q.device))
-        last = i if call.causal else torch.full_like(i, keys - 1)
-        first = torch.zeros_like(i)
+        high = i if call.causal else torch.full_like(i, keys - 1)
+        low = torch.zeros_like(i)
         if call.has_window and call.window is not None:
-            first, last = (i - call.window + 1).clamp(min=0), last.minimum(i + call.window - 1)
-        return (last - first + 1)[None, None]
+            low, high = (i - call.window + 1).clamp(min=0), high.minimum(i + call.window - 1)
+        return (high - low + 1)[None, None]
 
     visible = call.visible
     assert visible is not None
