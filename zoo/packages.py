@@ -43,7 +43,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "images": ("datasets", "fsspec", "kornia", "pandas", "pyarrow"),
         "text": ("datasets", "pandas", "pyarrow", "tokenizers"),
-        "compare": ("altair", "Jinja2", "MarkupSafe", "vl-convert-python", "scipy"),
+        "compare": ("altair", "Jinja2", "MarkupSafe", "vl-convert-python", "scipy", "safetensors"),
         "hf": ("transformers", "safetensors", "huggingface-hub", "peft", "gguf", "tokenizers"),
         "timm": ("timm", "safetensors"),
         "export": ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "safetensors"),
