@@ -146,20 +146,20 @@ class GGUFArchitecture:
 
 
 def describe_gguf(
-    given: Mapping[str, Any], divisors: Mapping[str, list[float]], tensors: int
+    metadata: Mapping[str, Any], divisors: Mapping[str, list[float]], tensors: int
 ) -> Entries:
     """Return the entries of config.json for the fields of a file of a known architecture.
 
     Args:
-        given: All fields of the file.
+        metadata: All fields of the file.
         divisors: The lists by which frequencies are divided; see `read_gguf_rope`.
         tensors: The number of tensors, which is more than that of layers.
 
     Raises:
         CheckpointError: A field is missing or wrong, or zoo does not have what it asks for.
     """
-    name = given["general.architecture"]
-    fields, architecture = Fields(given, name), ARCHITECTURES[name]
+    name = metadata["general.architecture"]
+    fields, architecture = Fields(metadata, name), ARCHITECTURES[name]
     for former, current in architecture.renamed:
         if fields.has(former) and not fields.has(current):
             fields.rest[fields.prefix + current] = fields.rest.pop(fields.prefix + former)
@@ -185,7 +185,7 @@ def describe_gguf(
         raise CheckpointError(f"zoo has no recipe for it: {reason}")
     epsilon, entry = architecture.epsilon
     # The table may have more rows than there are tokens.
-    size = len(given.get("tokenizer.ggml.tokens", ()))
+    size = len(metadata.get("tokenizer.ggml.tokens", ()))
     rows = fields.take("vocab_size", int, size or REQUIRED)
     entries = {
         "model_type": architecture.model_type,

@@ -241,14 +241,14 @@ class Qwen3NextFamily(DeltaFamily):
         depth = self.config["num_hidden_layers"]
         return [LINEAR if (number + 1) % step else FULL for number in range(depth)]
 
-    def describe_rope(self, found: dict[str, Any]) -> dict[str, Any]:
+    def describe_rope(self, rope: dict[str, Any]) -> dict[str, Any]:
         """Return the encoding `rope` with these rotary entries."""
-        if found.get("partial_rotary_factor", 1) is None:
+        if rope.get("partial_rotary_factor", 1) is None:
             message = (
                 "rope_parameters has partial_rotary_factor null, with which it has no rotation"
             )
             raise EntryError(f"{message}; write a number, or leave it out for 0.25")
-        return super().describe_rope(found)
+        return super().describe_rope(rope)
 
     def describe_mixer(self) -> dict[str, Any]:
         """Return the mixer with its options."""

@@ -273,32 +273,32 @@ class DecoderFamily(PublishedFamily):
         former = self.config.get("rope_scaling") or {}
         return self.complete_rope({**parameters, **(former if kind == FULL else {})}, base)
 
-    def complete_rope(self, found: dict[str, Any], base: float | None) -> dict[str, Any]:
+    def complete_rope(self, rope: dict[str, Any], base: float | None) -> dict[str, Any]:
         """Add to rotary entries what the configuration says elsewhere, or nowhere.
 
         Args:
-            found: The entries of one rotation.
+            rope: The entries of one rotation.
             base: The base of the frequencies where the entries have none.
         """
-        config, former = self.config, found.get("type")
-        if former is not None and found.get("rope_type", former) != former:
-            message = f"the rotation has type={former} and rope_type={found['rope_type']}"
+        config, former = self.config, rope.get("type")
+        if former is not None and rope.get("rope_type", former) != former:
+            message = f"the rotation has type={former} and rope_type={rope['rope_type']}"
             raise EntryError(f"{message}, of which transformers reads rope_type; keep one of them")
-        found["rope_theta"] = found.get("rope_theta") or base or self.default_base
+        rope["rope_theta"] = rope.get("rope_theta") or base or self.default_base
         # transformers prefers the entry of the configuration to that of its part.
-        if "original" in ENTRIES.get(read_kind(found), {}) and LENGTH_ENTRY in config:
-            found[LENGTH_ENTRY] = config[LENGTH_ENTRY]
-        return found
+        if "original" in ENTRIES.get(read_kind(rope), {}) and LENGTH_ENTRY in config:
+            rope[LENGTH_ENTRY] = config[LENGTH_ENTRY]
+        return rope
 
-    def describe_rope(self, found: dict[str, Any]) -> dict[str, Any]:
+    def describe_rope(self, rope: dict[str, Any]) -> dict[str, Any]:
         """Return the encoding `rope` with these rotary entries."""
-        config, kind = self.config, read_kind(found)
+        config, kind = self.config, read_kind(rope)
         try:
-            options = read_rope_parameters(found, config["max_position_embeddings"])
+            options = read_rope_parameters(rope, config["max_position_embeddings"])
         except OptionError as error:
             raise EntryError(f"zoo has no recipe for it: {error}") from None
         stated = config.get("partial_rotary_factor", self.default_fraction)
-        fraction = found.get("partial_rotary_factor", stated)
+        fraction = rope.get("partial_rotary_factor", stated)
         if self.follows_fraction:
             self.fraction = float(fraction) if fraction else 1.0
             return {"name": "rope", **options, "rotary_fraction": self.fraction}

@@ -34,19 +34,22 @@ class Phi3Family(DecoderFamily):
             self._split(f"{start}mlp.", "gate_up_proj", ("gate_proj", "up_proj"))
         return super().describe()
 
-    def _split(self, start: str, name: str, parts: Sequence[str], first: int = 0) -> None:
+    def _split(self, start: str, name: str, parts: Sequence[str], leading_rows: int = 0) -> None:
         """Take a weight apart: the first part has a number of rows, the others have equal ones.
 
         Raises:
             CheckpointError: There is no such weight, or it cannot be cut.
         """
-        rows, count = self.pool.shape(f"{start}{name}.weight", 2)[0], len(parts) - bool(first)
-        if rows <= first or (rows - first) % count:
+        rows, count = (
+            self.pool.shape(f"{start}{name}.weight", 2)[0],
+            len(parts) - bool(leading_rows),
+        )
+        if rows <= leading_rows or (rows - leading_rows) % count:
             full_name = self.pool.name(f"{start}{name}.weight")
             raise CheckpointError(f"{full_name} has {rows} rows, which are not {join_words(parts)}")
         packed = self.pool.rest[f"{start}{name}.weight"]
-        size = (len(packed) - first) // count
-        sizes = [*([first] if first else []), *[size] * count]
+        size = (len(packed) - leading_rows) // count
+        sizes = [*([leading_rows] if leading_rows else []), *[size] * count]
         names = [f"{start}{part}.weight" for part in parts]
         weights = dict(zip(names, packed.split(sizes), strict=True))
         self.pool.split_rest(f"{start}{name}.weight", weights)

@@ -46,12 +46,12 @@ def attend_span(call: AttentionCall, span: Span) -> Tensor:
         call: The call; q, k and v have one dtype of at least float32 and are contiguous.
         span: Its queries and keys, with an `AccumulatingSlicer`.
     """
-    bias, kept = _evaluate_biases(call, span)
+    bias, recorded = _evaluate_biases(call, span)
     # Transforms do not follow a backward pass of its own.
     if bias is not None and is_transformed(bias):
         return apply_weights(call, weights(call, span), span)
 
-    chunk = Chunk(call, span, kept)
+    chunk = Chunk(call, span, recorded)
     sinks = None if call.sinks is None else call.sinks.to(call.q.dtype)
     heads, sums = zip(*(_share(span, tensor) for tensor in (call.q, call.k, call.v)), strict=True)
     with disable_autocast(call.q.device):
@@ -70,18 +70,18 @@ def _evaluate_biases(call: AttentionCall, span: Span) -> tuple[Tensor | None, li
     """Return the sum of biases, and what will compute it again if it has a derivative."""
     if not torch.is_grad_enabled():
         return call.sum_biases(span), []
-    kept: list[Any] = []
+    recorded: list[Any] = []
 
     def evaluate() -> Tensor | None:
         bias = call.sum_biases(span)
         if bias is None or not bias.requires_grad:
             return bias
-        recomputable: Tensor = _Keep.apply(bias, kept)  # type: ignore[no-untyped-call]
+        recomputable: Tensor = _Keep.apply(bias, recorded)  # type: ignore[no-untyped-call]
         return recomputable
 
     if not call.biases and not call.low_rank_biases:
-        return None, kept
-    return checkpoint(evaluate, use_reentrant=False, preserve_rng_state=False), kept
+        return None, recorded
+    return checkpoint(evaluate, use_reentrant=False, preserve_rng_state=False), recorded
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ class _Keep(torch.autograd.Function):
     """The identity inside a checkpoint, whose saved tensor is computed again where it is read."""
 
     @staticmethod
-    def forward(ctx: Any, bias: Tensor, kept: list[Any]) -> Tensor:
+    def forward(ctx: Any, bias: Tensor, recorded: list[Any]) -> Tensor:
         ctx.save_for_backward(bias)
-        if not kept:  # the first pass, not one that computes the biases again
-            kept.append(ctx)
+        if not recorded:  # the first pass, not one that computes the biases again
+            recorded.append(ctx)
         return bias.view_as(bias)
 
     @staticmethod
