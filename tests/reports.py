@@ -12,10 +12,12 @@ from zoo.diagnosis.report import (
     Attended,
     Control,
     DiagnosedRun,
+    LayerMeasures,
     Measure,
     Report,
     Sample,
     SegmentedImage,
+    compare_layers,
 )
 from zoo.reporting import render
 from zoo.reporting.panel import Bars, Curves, Heatmap, HeatmapGrid, Points
@@ -276,6 +278,14 @@ def controls(first, second):
         *measured,
         Control(name="reversed", metrics={}, refused="places of a causal model ascend"),
     )
+
+
+def compute_measures(attentions, content, shifted):
+    """All measures of captured layers, those that compare layers with others among them."""
+    measures = LayerMeasures()
+    for attention in attentions:
+        measures.add(attention)
+    return (*measures.list_measures(), *compare_layers(attentions, content, shifted))
 
 
 def run(

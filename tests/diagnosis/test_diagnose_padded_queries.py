@@ -8,6 +8,7 @@ import pytest
 import torch
 from language import decoder, encoder, give_mixer, lively
 from parts import draw_part, run_parts
+from reports import compute_measures
 from torch import nn
 from without_torchvision import import_timm
 
@@ -17,7 +18,7 @@ from zoo.attention.tokens import document_positions
 from zoo.data.spec import PointSpec
 from zoo.diagnosis.equipped_model import BoundModel
 from zoo.diagnosis.inputs import capture_attention
-from zoo.diagnosis.report import compute_measures, draw_profiles
+from zoo.diagnosis.report import draw_profiles
 from zoo.diagnostics.callback import draw_attention, summarize_layer
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.encoding_panels import draw_encodings, list_reported_panels

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from language import SAMPLES, decoder, encoder, text
+from reports import compute_measures
 
 from zoo.data.corpus.tokenizer import Bytes
-from zoo.diagnosis.report import compute_measures, draw_profiles
+from zoo.diagnosis.report import draw_profiles
 from zoo.diagnosis.training_curves import draw_extrapolation, draw_training_curves
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.encoding_panels import draw_encodings, list_reported_panels

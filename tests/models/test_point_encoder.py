@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from reports import compute_measures
 
 import zoo
 from zoo.attention.chain import make_factory
 from zoo.data.spec import PointSpec
 from zoo.diagnosis.inputs import capture_attention
-from zoo.diagnosis.report import compute_measures, draw_profiles
+from zoo.diagnosis.report import draw_profiles
 from zoo.diagnostics.encoding_panels import draw_encodings
 from zoo.diagnostics.token_layout import find_layout
 from zoo.errors import OptionError

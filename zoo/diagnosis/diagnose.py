@@ -17,7 +17,7 @@ from torch import nn
 from zoo.attention.layer import find_encoded
 from zoo.config import Overrides
 from zoo.data.base import Datasets
-from zoo.diagnosis.equipped_model import Batch, EquippedModel
+from zoo.diagnosis.equipped_model import CHANGE, Batch, EquippedModel
 from zoo.diagnosis.inputs import CapturedAttention, Inputs, Saved, capture_attention
 from zoo.diagnosis.position_use import judge_position_use
 from zoo.diagnosis.report import (
@@ -242,8 +242,8 @@ def diagnose_subject(subject: Subject, options: DiagnoseOptions) -> DiagnosedRun
         unit=seen.layout.unit,
         encoding=subject.encodings,
         facts=_list_facts(subject, seen, use) | subject.list_facts(seen, options.limit),
-        # the first test has unchanged positions
-        metrics=tests[0].metrics,
+        # the first test has unchanged positions, whose output differs from itself by 0
+        metrics={name: value for name, value in tests[0].metrics.items() if name != CHANGE},
         training=subject.saved.training,
         # a measure without a value in any head has nothing to show
         measures=tuple(one for one in measures if not one.values.isnan().all()),

@@ -297,22 +297,6 @@ class LayerMeasures:
             )
 
 
-def compute_measures(
-    attentions: Sequence[LayerAttention], content: Others, shifted: Others
-) -> tuple[Measure, ...]:
-    """Compute all metrics that are meaningful for the captured layers.
-
-    Args:
-        attentions: The captured layers.
-        content: The same layers with all tokens at one position; None if the model refuses it.
-        shifted: The same layers with all positions shifted equally; None if the model refuses it.
-    """
-    measures = LayerMeasures()
-    for attention in attentions:
-        measures.add(attention)
-    return (*measures.list_measures(), *compare_layers(attentions, content, shifted))
-
-
 def _spread_evenly(attention: LayerAttention) -> LayerAttention:
     """Return the layer with equal weights on all visible keys."""
     # Metrics use shares of a row, so the weights need no normalization.
@@ -327,7 +311,10 @@ def compare_layers(
 ) -> Iterator[Measure]:
     """Yield the measures that compare layers with the same at other positions.
 
-    The arguments are those of `compute_measures`.
+    Args:
+        attentions: The captured layers.
+        content: The same layers with all tokens at one position; None if the model refuses it.
+        shifted: The same layers with all positions shifted equally; None if the model refuses it.
     """
     count = len(attentions[0].weights)
     if pairs := _pair_scores(attentions, content):

@@ -762,14 +762,6 @@ class Surgery:
         """Register a new submodule."""
         self.call(lambda: parent.add_module(name, module), undo=lambda: delattr(parent, name))
 
-    def replace_module(self, root: nn.Module, path: str, module: nn.Module) -> None:
-        """Replace the submodule at a dotted path."""
-        original = root.get_submodule(path)
-        self.call(
-            lambda: root.set_submodule(path, module),
-            undo=lambda: root.set_submodule(path, original),
-        )
-
     def zero_table(self, root: nn.Module, path: str) -> None:
         """Set the embedding or parameter at a dotted path to 0 and freeze it."""
         table = ZeroedTable(root, path)
