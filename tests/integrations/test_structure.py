@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 import time
 import warnings
@@ -57,11 +58,18 @@ def _quiet():
         yield
 
 
+def mask_errors(row):
+    """A row without seconds and sizes of errors, which other processors round otherwise."""
+    return {
+        key: re.sub(r"\d\.\d+e[+-]\d+", "#", value) if isinstance(value, str) else value
+        for key, value in row.items()
+        if key != "seconds"
+    }
+
+
 def check_type(name):
-    expected = {key: value for key, value in RECORDED[name].items() if key != "seconds"}
-    found = types.study(name)
-    found.pop("seconds", None)
-    assert found == expected, "python docs/build/equip_types.py"
+    row = mask_errors(types.study(name))
+    assert row == mask_errors(RECORDED[name]), "python docs/build/equip_types.py"
 
 
 @pytest.mark.parametrize("name", DAILY)

@@ -76,7 +76,7 @@ class ComparisonResult:
     """A comparison and its output folder.
 
     Attributes:
-        path: The folder with results.json, comparison.md, table.tex, table.csv, index.html and the
+        path: The folder with results.json, comparison.md, tables, values.csv, index.html and the
             figures.
         comparison: The results as data: variants, their cells, their flags.
         problem: Why it is not complete, such as failed cells or an interrupt; None if it is.

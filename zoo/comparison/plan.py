@@ -65,6 +65,7 @@ IGNORED = """\
 /*.svg
 /*.pdf
 /table.*
+/values.csv
 /.*
 !/.gitignore
 !/.gitattributes

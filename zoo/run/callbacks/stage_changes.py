@@ -78,6 +78,8 @@ class StageChanges(L.Callback):
         batch_idx: int,
     ) -> None:
         """Log the stage of the step, and begin the one that follows it."""
+        if not pl_module.completes_step():
+            return
         pl_module.log("train/stage", float(self.current), batch_size=1)
         number = count_stages(self.experiment.recipe, trainer.global_step)
         if number == self.current:
