@@ -37,6 +37,8 @@ DAILY = (
     "inkling_text",
     "lfm2",
     "mpt",
+    "nanochat",
+    "qwen3_5_text",
 )
 SIZES = {
     "vocab_size": 97,

@@ -38,7 +38,9 @@ def measure_encoding(chain: Chain, sizes: Sequence[int], causal: bool) -> tuple[
     """
     # A copy in float64 leaves the model unchanged.
     copy = deepcopy(chain).to("cpu", torch.float64).eval().requires_grad_(False)
-    shown = tuple(map(min, MOST[len(sizes)], sizes))
+    axes = copy.dims.axes
+    # text whose positions have three coordinates has no grid: its encoding is drawn on one
+    shown = MOST[axes] if len(sizes) < axes else tuple(map(min, MOST[axes], sizes))
     return tuple(collect_panels(EncodingProbe(copy, shown, causal), masked=False))
 
 

@@ -108,10 +108,12 @@ def _find_grid(tokens: Tokens, points: bool) -> tuple[tuple[int, ...], list[int]
     """Return the number of tokens along each axis, and the columns of special tokens and grid.
 
     For text and points, the grid has all tokens with a position that are not padding everywhere.
+    Tokens that fill no grid, such as text whose positions have three coordinates, are text.
     """
     if tokens.index.shape[-1] > 1 and not points:
         sizes = tuple(int(largest) + 1 for largest in tokens.index[0].amax(0))
-        return sizes, list(range(len(tokens)))
+        if prod(sizes) <= len(tokens):
+            return sizes, list(range(len(tokens)))
     columns = capture.list_columns(tokens)
     if tokens.has_position is None:
         return (len(columns),), columns

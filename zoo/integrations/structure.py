@@ -375,11 +375,16 @@ class StructureFinder:
                     self.keeps_rotation = True
                     continue
                 raise OptionError("model", f"{where}: {error.message}") from None
-            if rotation is None:
-                continue
+            found[call.module] = rotation
+        turning = {module: rotation for module, rotation in found.items() if rotation is not None}
+        # NanoChat turns backwards in all layers; in one of several this would be a fault
+        if all(rotation.frequencies.sum() < 0 for rotation in turning.values()):
+            known = [-frequencies for frequencies in known]
+        for module, rotation in turning.items():
             try:
-                found[call.module] = sharpen_frequencies(rotation, known)
+                found[module] = sharpen_frequencies(rotation, known)
             except OptionError as error:
+                where = f"law rotation, the attention {self.names[module]}"
                 raise OptionError("model", f"{where}: {error.message}") from None
         return self._add_axes(trace, still, found)
 
