@@ -191,7 +191,7 @@ def explain_charts(comparison: Comparison, name: str, panels: Sequence[Panel]) -
     if name == "costs":
         parts.append(
             f"{comparison.trained.describe()}, against what differs between variants by at least "
-            f"{NOTABLE_COST:.0%}".replace("%", " %")
+            f"{NOTABLE_COST * 100:g} %"
         )
     if name == "sizes" and all(len(line.x) <= 2 for chart in charts for line in chart.lines):
         parts.append("dashed: nothing is measured between the sizes")
