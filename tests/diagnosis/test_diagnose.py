@@ -10,13 +10,14 @@ from training import diagnose, evaluate, fit
 from untrained import write_checkpoint
 
 from zoo import load
-from zoo.diagnosis.inputs import capture_attention
+from zoo.diagnosis.inputs import _read_end, capture_attention
 from zoo.diagnosis.page.viewer_data import collect
 from zoo.diagnosis.trained_run import load_runs
 from zoo.diagnostics.callback import summarize_layer
 from zoo.diagnostics.capture import capture_model
 from zoo.diagnostics.metrics import rollout
 from zoo.diagnostics.token_layout import find_layout
+from zoo.errors import DataError
 from zoo.reporting.panel import Curves, HeatmapGrid
 from zoo.run import checkpoint
 from zoo.version import __version__
@@ -398,3 +399,11 @@ def test_a_segmenter_shows_masks_beside_its_predictions(tmp_path):
     assert "By class" in text
     assert text.count('class="pixels"') == 6
     assert "of pixels correct" in text
+
+
+@pytest.mark.parametrize("baselines", ["3", '{"test/loss": 3}', '{"test/loss": {"bigram": "x"}}'])
+def test_damaged_baselines_are_named_before_anything_is_measured(baselines, tmp_path):
+    file = tmp_path / "end.json"
+    file.write_text(f'{{"baselines": {baselines}}}')
+    with pytest.raises(DataError, match=r"end\.json: not as zoo writes it"):
+        _read_end(file)

@@ -322,7 +322,7 @@ class Saved(NamedTuple):
         """
         if (self.end.get("data"), self.end.get("count")) != (title, count):
             return ""
-        baselines: Mapping[str, Mapping[str, float]] = self.end.get("baselines") or {}
+        baselines: Mapping[str, Mapping[str, float]] = self.end["baselines"]
         return "; ".join(
             f"{name_metric(metric)}: "
             + ", ".join(f"{name} {format_number(value)}" for name, value in values.items())
@@ -349,7 +349,13 @@ def _read_end(file: Path) -> Mapping[str, Any]:
     if not os.path.lexists(file):
         return {}
     with _explain_errors(file):
-        return read_object(file, "not as zoo writes it")
+        end = read_object(file, "not as zoo writes it")
+        # read now, so that a damaged file fails before long work
+        end["baselines"] = {
+            metric: {name: float(value) for name, value in values.items()}
+            for metric, values in (end.get("baselines") or {}).items()
+        }
+        return end
 
 
 def _read_recipe(file: Path, checkpoint: Path, stored: Recipe) -> str:
