@@ -44,7 +44,6 @@ CACHED_MASKS = {
     "inner": [1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1],
 }
 MASKS = CACHED_MASKS | {"end": [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]}
-# tape passes data from layer to layer and is refused.
 UNSHARED = ("repo", "tape")  # which refuse heads that share a key
 TEXT = [
     one for one in zoo.encoding_names() if 1 in zoo.encoding_class(one).axes and one not in UNSHARED
@@ -144,9 +143,11 @@ def test_each_encoding_in_llama(encoding):
 
 
 # How a family passes masks and caches does not depend on the encoding; these two read all of it:
-# fox the states of tokens, path the keys of the cache as well.
-@pytest.mark.parametrize("encoding", ["fox", "path"])
-@pytest.mark.parametrize("name", [one for one in DECODERS if one != "Llama"])
+# fox the states of tokens, path the keys of the cache as well. tape also goes from layer to layer.
+FAMILIES = [(name, one) for name in DECODERS if name != "Llama" for one in ("fox", "path")]
+
+
+@pytest.mark.parametrize(("name", "encoding"), [*FAMILIES, ("Olmo2", "tape"), ("GPT2", "tape")])
 def test_each_family_of_decoders(name, encoding):
     check_decoder(build_decoder(name, encoding))
 
@@ -187,7 +188,11 @@ def test_each_encoding_in_encoders(name, encoding):
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("encoding", "causal"),
-    [*mark_others(TEXT, KINDS, True), *mark_others(BIDIRECTIONAL, KINDS, False)],
+    [
+        *mark_others(TEXT, KINDS, True),
+        *mark_others(BIDIRECTIONAL, KINDS, False),
+        pytest.param("tape", True, marks=pytest.mark.nightly),
+    ],
 )
 def test_each_encoding_in_torch(encoding, causal):
     torch.manual_seed(0)

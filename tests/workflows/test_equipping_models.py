@@ -89,7 +89,7 @@ def test_class_and_register_tokens_have_no_position(name, special, options):
 def test_a_refused_model_stays_as_it_was():
     model = build("LlamaForCausalLM", **TEXT)
     right, names = compute(model), [name for name, _ in model.named_modules()]
-    for encoding in ("rope_axial", "tape", {"name": "liere"}):
+    for encoding in ("rope_axial", "lookhere", {"name": "liere"}):
         with pytest.raises(OptionError):
             zoo.equip(model, encoding)
         assert torch.equal(compute(model), right)

@@ -31,7 +31,8 @@ class TAPE(Encoding):
 
     A are the attention weights, x is the normalized state after attention. `into` and `out` act on
     heads, and `read` gives a gate per token. `mix` and `into` start at zero, so that training
-    starts as RoPE. The last layer has no parameters, because nothing reads its frames.
+    starts as RoPE. The last layer has no parameters, because nothing reads its frames. In models of
+    transformers, `zoo.equip` hands the frames from layer to layer.
     """
 
     part = "rotation"

@@ -11,7 +11,7 @@ model dim, P axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from zoo.attention.layer import AttentionInput, Encoded
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, is_transformed
 from zoo.errors import OptionError
+from zoo.suggestions import join_words
 
 
 @dataclass
@@ -63,6 +64,13 @@ class ForwardPass:
 
     is_recomputed: bool = False
     """Whether layers ran without gradients, so that the backward pass computes them again."""
+
+    has_gradients: bool = False
+    """Whether gradients are recorded before the first layer."""
+
+    carried: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    """Values per token that leave a layer for the next one, by its number, where encodings carry
+    data from layer to layer."""
 
     def find_tokens(self, group: int) -> Tokens:
         """Return the tokens that enter a layer of a group, without states."""
@@ -149,6 +157,10 @@ class Layer:
     """Whether a bias that the model adds itself stays."""
     caches_latents: bool = False
     """Whether a cache stores what keys are made of, so that all keys come before any encoding."""
+    forward_pass: ForwardPass | None = None
+    """The pass that the layer is in."""
+    extra: Tensor | None = None
+    """The averages of extra values [B, H, N, E] once the attention is computed, or None."""
 
     def transform_key(self, k: Tensor) -> Tensor:
         """Transform new keys [B, G, N, K] before they are cached."""
@@ -312,7 +324,7 @@ class Layer:
 
     def attend_call(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, H, N, V] of a call."""
-        out, _ = attend(call, self.backend)
+        out, self.extra = attend(call, self.backend)
         return self._pass_output(out)
 
     def _pass_output(self, out: Tensor) -> Tensor:
@@ -463,7 +475,9 @@ class Equipment(nn.Module, Encoded):
         # No nn.ModuleDict, which peft refuses to train and save beside its adapters.
         for name, module in modules.items():
             self.add_module(name, module)
-        _check_chains(chains)
+        links = list_links(chains)
+        self.carriers = tuple(one.name for one in links if carries_data(one))
+        """Names of the encodings that carry data from layer to layer."""
         bare = [Chain(chain.dims, {}) for chain in chains]
         # In a tuple, torch does not see the chains as submodules, so that parameters are registered
         # only once.
@@ -516,6 +530,7 @@ class Equipment(nn.Module, Encoded):
             tokens = changed
         groups = self._embed(tokens)
         forward_pass.tokens = {group: one.drop_states() for group, one in groups.items()}
+        forward_pass.has_gradients = torch.is_grad_enabled()
         states = next(iter(groups.values())).x.to(x.dtype)
         # A compiler does not recompute layers in this way.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -539,9 +554,15 @@ class Equipment(nn.Module, Encoded):
             forward_pass: The pass for which `begin` was called.
             number: Index of the layer.
             x: Input of the attention [B, N, D].
+
+        Raises:
+            OptionError: The layer before handed on nothing of what an encoding carries.
         """
         chain = self.chains[number]
-        tokens = chain.prepare(forward_pass.find_tokens(chain.group).replace(x=x))
+        tokens = forward_pass.find_tokens(chain.group)
+        if self.carriers and number:
+            tokens = tokens.with_per_token(**self._find_carried(forward_pass, number))
+        tokens = chain.prepare(tokens.replace(x=x))
         # If no encoding reads channels, their order does not matter.
         reads_channels = chain.transforms_heads or chain.modifies_calls
         turned = self.turned[number] if self.turned and reads_channels else None
@@ -558,7 +579,40 @@ class Equipment(nn.Module, Encoded):
             has_mask_of_pairs=forward_pass.has_mask_of_pairs,
             temperature=self.temperatures.get(number),
             keeps_bias=self.equals_own,
+            forward_pass=forward_pass,
         )
+
+    def _find_carried(self, forward_pass: ForwardPass, number: int) -> Mapping[str, Tensor]:
+        """Return the values per token that the layer before hands to a layer."""
+        if number - 1 not in forward_pass.carried:
+            names = join_words(self.carriers)
+            problem = f"layer {number - 1} handed on nothing of what {names} carries"
+            raise OptionError("model", f"{problem}; call the whole model, and not a layer of it")
+        return forward_pass.carried[number - 1]
+
+    def carry(self, layer: Layer, x: Tensor) -> None:
+        """Change what the tokens of a layer hand to the next one.
+
+        Args:
+            layer: The layer, whose attention is computed.
+            x: States [B, N, D] after attention.
+
+        Raises:
+            OptionError: The backward pass would not see what is carried.
+        """
+        forward_pass, tokens = layer.forward_pass, layer.tokens
+        assert forward_pass is not None
+        # What leaves a layer beside its states is no output that reentrant checkpointing knows.
+        if forward_pass.has_gradients and not torch.is_grad_enabled():
+            problem = f"reentrant checkpointing loses the gradients of {join_words(self.carriers)}"
+            remedy = 'pass gradient_checkpointing_kwargs={"use_reentrant": False}'
+            raise OptionError("use_reentrant", f"{problem}; {remedy}")
+        if layer.extra is not None:
+            tokens = layer.chain.after_attention(tokens.replace(x=x), layer.extra)
+        # Without gradients, nothing is computed again.
+        if not forward_pass.has_gradients:
+            forward_pass.carried.clear()
+        forward_pass.carried[layer.chain.dims.layer] = tokens.per_token
 
     def _embed(self, tokens: Tokens) -> dict[int, Tokens]:
         """Apply the encodings of the input; return the tokens of each group of layers."""
@@ -659,18 +713,6 @@ class _PassGradients(torch.autograd.Function):
         for leaf in ctx.leaves:
             leaf.grad = None
         return gradient, None, *found
-
-
-def _check_chains(chains: Sequence[Chain]) -> None:
-    """Check that a model of another library can have the encodings.
-
-    Raises:
-        OptionError: An encoding passes data between layers.
-    """
-    for encoding in list_links(chains):
-        if carries_data(encoding):
-            problem = f"{encoding.name} carries data from layer to layer"
-            raise OptionError("encoding", f"{problem}, which only zoo's own models support")
 
 
 NAME = "zoo_encoding"  # the submodule of an equipped model that contains its encodings

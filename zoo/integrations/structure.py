@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -709,6 +710,88 @@ def find_structure(model: PreTrainedModel) -> Structure:
             problem = f"{rotary.path} has frequencies that a model on the meta device lacks"
             raise OptionError("model", f"{problem}; load the weights before zoo.equip")
     return structure
+
+
+def find_receivers(model: PreTrainedModel, paths: Sequence[str]) -> dict[str, str]:
+    """Find the modules that receive the states after attention, before the MLP.
+
+    These states are the sum of a layer's input and of the output of its attention, or of what a
+    norm makes of this output.
+
+    Args:
+        model: The model.
+        paths: The paths of its attentions.
+
+    Returns:
+        The path of a module for that of each attention whose layer has one.
+    """
+    with ExitStack() as stack:
+        if is_weightless(model):
+            stack.enter_context(stand_in_weights(model))
+        stack.enter_context(stirred(model))
+        stack.enter_context(evaluating(model))
+        searches = [ReceiverSearch(model, path) for path in paths]
+        for search in searches:
+            search.watch(stack)
+        model(**make_inputs(model))
+    return {one.attention: one.receiver for one in searches if one.receiver is not None}
+
+
+class ReceiverSearch:
+    """A search for the module of a layer that receives the states after attention.
+
+    Attributes:
+        receiver: Its path, once it is found.
+
+    Args:
+        model: The model.
+        attention: The path of the attention.
+    """
+
+    def __init__(self, model: nn.Module, attention: str) -> None:
+        parts = attention.split(".")
+        number = next(number for number, part in enumerate(parts) if part.isdigit())
+        self.model, self.attention = model, attention
+        self.layer = ".".join(parts[: number + 1])
+        self.receiver: str | None = None
+        self._input: Tensor | None = None
+        self._branches: list[Tensor] = []  # the output of the attention, and norms of it
+
+    def watch(self, stack: ExitStack) -> None:
+        """Watch the modules of the layer until a stack of contexts ends."""
+        layer = self.model.get_submodule(self.layer)
+        handle = layer.register_forward_pre_hook(self._enter_layer, with_kwargs=True)
+        stack.callback(handle.remove)
+        for name, module in layer.named_modules(prefix=self.layer):
+            if name == self.layer or name.startswith(f"{self.attention}."):
+                continue
+            enter, leave = partial(self._enter, name), partial(self._leave, name)
+            handle = module.register_forward_pre_hook(enter, with_kwargs=True)
+            stack.callback(handle.remove)
+            handle = module.register_forward_hook(leave, with_kwargs=True)
+            stack.callback(handle.remove)
+
+    def _enter_layer(self, layer: nn.Module, args: Any, kwargs: Any) -> None:
+        self._input = _find_states(args, kwargs)
+
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        x, before = _find_states(args, kwargs), self._input
+        if self.receiver is not None or x is None or before is None:
+            return
+        if any(torch.equal(x, before + branch) for branch in self._branches):
+            self.receiver = name
+
+    def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        states, x = _find_states((output,), {}), _find_states(args, kwargs)
+        is_of_branch = x is not None and any(x is branch for branch in self._branches)
+        if states is not None and (name == self.attention or is_of_branch):
+            self._branches.append(states)
+
+
+def _find_states(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Return the first states [B, N, D] among arguments or outputs; None if there are none."""
+    tensors = flatten((*args, *kwargs.values()))
+    return next((one for one in tensors if one.dim() == 3 and one.is_floating_point()), None)
 
 
 class Observer:

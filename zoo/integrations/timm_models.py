@@ -64,7 +64,15 @@ class TimmAdapter:
         """Return None: zoo has no encoding that is the rotation of these models."""
 
     def install(self, equipment: Equipment, surgery: Surgery) -> list[str]:
-        """Put the encodings into the model, and describe what was removed from it."""
+        """Put the encodings into the model, and describe what was removed from it.
+
+        Raises:
+            OptionError: The model has a rope of its own that would have to stay, or an encoding
+                carries data from layer to layer.
+        """
+        if equipment.carriers:
+            problem = f"{equipment.carriers[0]} carries data from layer to layer"
+            raise OptionError("encoding", f"{problem}, which no image model of timm hands on")
         removed = []
         has_rope = getattr(self.model, "rope", None) is not None
         if equipment.keeps_positions:

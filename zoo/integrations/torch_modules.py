@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from zoo.attention.encoding import Dims
 from zoo.errors import OptionError
-from zoo.integrations.equipment import Equipment, ForwardPass, Surgery, TurnedChannels, find_active
+from zoo.integrations.equipment import (
+    Equipment,
+    ForwardPass,
+    Layer,
+    Surgery,
+    TurnedChannels,
+    find_active,
+)
 
 MODULES = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 INPUTS = ("src", "query")
@@ -64,6 +71,10 @@ class TorchAdapter:
             if attention is not self.model:
                 # With a hook, the layer does not use its fused kernel, which ignores `forward`.
                 surgery.hook(attention, _pass_on)
+        if equipment.carriers and isinstance(self.model, nn.TransformerEncoder):
+            # Nothing reads what the last layer would hand on.
+            for layer in list(self.model.layers)[:-1]:
+                _hook_states_after_attention(layer, hooks, surgery)
         return ["the fused inference kernel of torch: not used"]
 
 
@@ -79,6 +90,7 @@ class AttentionHooks:
     def __init__(self, equipment: Equipment, batch_first: bool, model: nn.Module) -> None:
         self._parts, self.batch_first = (model, equipment), batch_first
         self.current = ForwardPass()
+        self.attended: Layer | None = None  # whose states after attention are yet to come
         self.names = tuple(inspect.signature(model.forward).parameters)
 
     @property
@@ -152,6 +164,7 @@ class AttentionHooks:
             one.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
             for one in F.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, -1)
         )
+        self.attended = layer if self.equipment.carriers else None
         mask = _merge_masks(q, attn_mask, key_padding_mask)
         dropout = attention.dropout if attention.training else 0.0
         # Weights need a described call; otherwise the fast path may apply.
@@ -167,6 +180,22 @@ class AttentionHooks:
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights if query.dim() == 3 else weights[0]
         return self._restore(out, query.dim()), weights
+
+    def carry(self, states: Tensor) -> None:
+        """Hand on what encodings carry, by states after attention."""
+        layer, self.attended = self.attended, None
+        if layer is not None:
+            self.equipment.carry(layer, self._put_batch_first(states))
+
+    def carry_input(self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hand on what encodings carry, before the norm of a layer's MLP."""
+        self.carry(args[0])
+
+    def carry_output(
+        self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> None:
+        """Hand on what encodings carry, after the norm that follows attention."""
+        self.carry(output)
 
     def _locate(self, x: Tensor, given: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
         """Return the positions and documents int [1|B, N] of states x [B, N, D].
@@ -192,6 +221,14 @@ class AttentionHooks:
 
 def _pass_on(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Do nothing. A hook by itself disables the fused kernel of a layer."""
+
+
+def _hook_states_after_attention(layer: Any, hooks: AttentionHooks, surgery: Surgery) -> None:
+    """Hand the states after attention of a layer to the encodings."""
+    if layer.norm_first:
+        surgery.hook(layer.norm2, hooks.carry_input)
+    else:
+        surgery.hook_output(layer.norm1, hooks.carry_output)
 
 
 def _find_attentions(model: nn.Module) -> list[nn.MultiheadAttention]:

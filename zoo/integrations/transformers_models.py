@@ -58,6 +58,7 @@ from zoo.integrations.structure import (
     RotaryModule,
     Structure,
     accepts,
+    find_receivers,
     find_structure,
     flatten,
     make_inputs,
@@ -119,6 +120,8 @@ class TransformersAdapter:
         ]
         self.last_position: int | None = None  # of the texts that the encodings are made for
         self.unproved: tuple[str, ...] = ()  # laws that the model itself cannot follow, and why
+        # by attention: the module that receives the states after it
+        self.receivers: Mapping[nn.Module, nn.Module] = {}
         if getattr(self.config, "is_causal", None) and not self._attends_causally():
             problem = "config.is_causal is True, which its masks for padding do not follow"
             raise OptionError("model", f"{problem}; set is_decoder, or leave is_causal out")
@@ -293,6 +296,7 @@ class TransformersAdapter:
         Raises:
             OptionError: The model would not compute what it did with its own positions.
         """
+        self.receivers = self._find_receivers(equipment)
         # A model without weights computes nothing that could be compared.
         if is_weightless(self.model):
             return self._install(equipment, surgery)
@@ -305,6 +309,32 @@ class TransformersAdapter:
             self._run_once()
             return removed
         return self._prove(equipment, surgery)
+
+    def _find_receivers(self, equipment: Equipment) -> dict[nn.Module, nn.Module]:
+        """Find what receives the states after attention, where encodings carry data on.
+
+        Raises:
+            OptionError: A layer has no such module, or is not one of attention with positions.
+        """
+        if not equipment.carriers:
+            return {}
+        name = join_words(equipment.carriers)
+        if self.without_position or self.structure.mixers:
+            problem = f"{name} carries data from layer to layer, so that all layers need it"
+            others = join_words((*map(str, self.without_position), *self.structure.mixers), most=3)
+            raise OptionError("encoding", f"{problem}, and {others} of this model cannot have it")
+        paths = [found.path for found in self.structure.attentions]
+        receivers = find_receivers(self.model, paths)
+        # Nothing reads what the last layer would hand on.
+        for path in paths[:-1]:
+            if path not in receivers:
+                problem = f"{name} reads the states after attention, which no module behind {path}"
+                remedy = "receives, as where attention and MLP are parallel; choose another one"
+                raise OptionError("encoding", f"{problem} {remedy}")
+        return {
+            self.model.get_submodule(path): self.model.get_submodule(receivers[path])
+            for path in paths[:-1]
+        }
 
     @contextmanager
     def _with_own_positions(self) -> Iterator[tuple[Equipment, Surgery]]:
@@ -400,7 +430,7 @@ class TransformersAdapter:
         if not equipment.keeps_positions:
             removed = self._remove_positions(surgery, keeps_bias=equipment.equals_own)
         self._replace_config(surgery)
-        hooks = PassHooks(equipment, self.model, self.structure)
+        hooks = PassHooks(equipment, self.model, self.structure, self.receivers)
         surgery.hook(self.base, hooks.start_pass)
         first = self.model.get_submodule(self.structure.first)
         surgery.hook(first, hooks.begin)
@@ -408,6 +438,9 @@ class TransformersAdapter:
             surgery.forget(attention, "zoo_layer")
             surgery.hook(attention, partial(hooks.enter_layer, number))
             surgery.hook_output(attention, hooks.leave_layer)
+        for receiver in self.receivers.values():
+            surgery.forget(receiver, "zoo_layer")
+            surgery.hook(receiver, hooks.carry)
         if not equipment.equals_own:
             self._take_over_temperature(equipment, surgery)
         guard_classes()
@@ -550,9 +583,17 @@ class PassHooks:
         equipment: The encodings.
         model: The equipped model.
         structure: The parts of the model.
+        receivers: By attention, the module that receives the states after it, where encodings
+            carry data from layer to layer.
     """
 
-    def __init__(self, equipment: Equipment, model: PreTrainedModel, structure: Structure) -> None:
+    def __init__(
+        self,
+        equipment: Equipment,
+        model: PreTrainedModel,
+        structure: Structure,
+        receivers: Mapping[nn.Module, nn.Module],
+    ) -> None:
         base = model.get_submodule(structure.base)
         config: Any = base.config
         self._parts = (model, equipment)
@@ -561,7 +602,7 @@ class PassHooks:
         self.latents = {
             number for number, found in enumerate(structure.attentions) if found.caches_latents
         }
-        self.current = ForwardPass()
+        self.current, self.receivers = ForwardPass(), receivers
         self._model_names = _argument_names(base)
         self._names = _argument_names(model.get_submodule(structure.first))
 
@@ -662,7 +703,18 @@ class PassHooks:
 
     def leave_layer(self, attention: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Forget what a pass leaves behind, which would hinder copies of the model."""
-        vars(attention)["zoo_layer"] = None
+        layer, vars(attention)["zoo_layer"] = vars(attention)["zoo_layer"], None
+        if attention in self.receivers:
+            vars(self.receivers[attention])["zoo_layer"] = layer
+
+    def carry(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Hand on what encodings carry, before the states after attention are read."""
+        layer = vars(module).pop("zoo_layer", None)
+        if layer is not None:
+            self.equipment.carry(layer, take_states(args, kwargs)[0])
+        return args, kwargs
 
     def _locate(
         self, x: Tensor, given: Mapping[str, Any], kwargs: Mapping[str, Any]
