@@ -17,9 +17,14 @@ def test_a_name_that_differs_is_told_with_its_options_and_places(zoo):
     assert "rope -> alibi" in first
     assert re.search(r"lm_rope\.yaml:\d+ -> ", first)
     assert re.search(r"lm_alibi\.yaml:\d+\)", first)
-    assert "10000.0 -> nothing" in next(
-        line for line in out.splitlines() if line.startswith("model.encoding.0.base:")
-    )
+    assert "model.encoding.0, options of rope only: base 10000.0, rotary_fraction 1.0" in out
+    assert "model.encoding.0, options of alibi only: " in out
+
+
+def test_a_component_that_one_side_lacks_has_a_line_of_its_name_and_one_of_its_options(zoo):
+    _, out, _ = zoo("diff", "lm_hybrid", "lm_rope")
+    assert re.search(r"layer_types\.linear\.mixer\.name: +gated_delta -> nothing", out)
+    assert "model.layer_types.linear.mixer, options of gated_delta only: heads null" in out
 
 
 def test_equal_recipes_are_told_equal(zoo, tmp_path):

@@ -90,13 +90,29 @@ def compare_recipes(left_name: str, right_name: str, overrides: Overrides) -> di
 
 
 def format_differences(result: Mapping[str, Any]) -> str:
-    """Write a line for each key with its locations, then parameters and tokens if they differ."""
+    """Write a line for each key with its locations, then parameters and tokens if they differ.
+
+    Where two components differ by name, a line each lists the options that the other lacks.
+    """
     left, right = map(escape_text, result["recipes"])
     if result["equal"]:
         lines = [f"{left} and {right} are equal once resolved"]
     else:
-        rows = [_format_row(difference) for difference in result["differences"]]
+        differences = {difference["key"]: difference for difference in result["differences"]}
+        options: dict[tuple[str, str], list[str]] = {}
+        rows = []
+        for key, difference in differences.items():
+            parent, _, option = key.rpartition(".")
+            names = differences.get(f"{parent}.name")
+            if names is None or option == "name" or all(difference["locations"]):
+                rows.append(_format_row(difference))
+                continue
+            side = 0 if difference["locations"][0] else 1
+            text = f"{option} {difference['text'][side]}"
+            options.setdefault((parent, names["text"][side]), []).append(text)
         lines = [f"{left} -> {right}", format_table(rows, left=(0, 3, 4), gap=" ")]
+        for (parent, name), texts in options.items():
+            lines.append(f"{parent}, options of {name} only: {', '.join(texts)}")
 
     for key, title in (("parameters", "parameters of the model"), ("tokens", "tokens per sample")):
         a, b = (f"{count:,}" if isinstance(count, int) else "unknown" for count in result[key])
