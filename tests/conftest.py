@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -293,6 +293,57 @@ def _check_models_once(shared_results: SharedResults) -> Iterator[None]:
         patch.setattr(preflight, "_check_model", check_once)
         patch.setattr(Experiment, "flops", property(count_once))
         patch.setattr(conditions, "check_model", check_sizes_once)
+        yield
+
+
+EXAMINED: dict[tuple[Any, ...], Any] = {}
+"""What is found in a model of transformers, and proved about it, by its classes and configuration."""
+
+
+@pytest.fixture(scope="module")
+def equal_models_examined_once() -> Iterator[None]:
+    """Examine the first model of a class and configuration, and take the others for equal to it.
+
+    For modules that equip many equal models. Tests that change a model, and those of the proof
+    itself, do without.
+    """
+    module = pytest.importorskip("zoo.integrations.transformers_models")
+    adapter = module.TransformersAdapter
+    find, prove_anew = module.find_structure, adapter._prove
+    try_anew = adapter._with_own_positions
+
+    def describe(model: torch.nn.Module) -> tuple[Any, ...]:
+        weight = next(model.parameters())
+        types = tuple(type(part) for part in model.modules())
+        return types, model.config.to_json_string(use_diff=False), weight.dtype, weight.device  # type: ignore[operator, union-attr]
+
+    def find_once(model: torch.nn.Module) -> Any:
+        key = ("structure", *describe(model))
+        if key not in EXAMINED:
+            EXAMINED[key] = find(model)
+        return EXAMINED[key]
+
+    def prove(self: Any, equipment: Any, surgery: Any) -> list[str]:
+        key = ("proof", *describe(self.model))
+        if equipment is None:
+            self.unproved = EXAMINED[key]
+            return []
+        removed = prove_anew(self, equipment, surgery)
+        EXAMINED[key] = self.unproved
+        return removed
+
+    @contextmanager
+    def try_own_positions(self: Any) -> Iterator[tuple[Any, Any]]:
+        if ("proof", *describe(self.model)) in EXAMINED:
+            yield None, None
+            return
+        with try_anew(self) as made:
+            yield made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "find_structure", find_once)
+        patch.setattr(adapter, "_prove", prove)
+        patch.setattr(adapter, "_with_own_positions", try_own_positions)
         yield
 
 

@@ -104,7 +104,7 @@ def test_every_family_is_tried(folders):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@run_parts(3)
+@run_parts(6)
 def test_every_value_of_an_entry_is_refused_by_name_or_makes_a_right_model(folders, name, step):
     published = read_published(folders / name)
     config = published.config
@@ -136,7 +136,7 @@ def test_wrong_entries_are_all_refused_before_weights_are_read(tmp_path, kind, v
 @pytest.mark.usefixtures("_build_recipes_once")
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-@run_parts(2)
+@run_parts(4)
 def test_a_weight_of_another_shape_has_its_name_in_the_file(
     folders, name, is_whole, step, monkeypatch
 ):

@@ -22,7 +22,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 TOKENS = torch.randint(1, 50, (2, 30), generator=torch.Generator().manual_seed(1))
 HEAD = "lm_head.weight"
-OFTEN = ("Llama", "Gemma3", "Phi3", "Olmo3", "GPT2", "Qwen3Next")
+OFTEN = ("Llama", "Gemma3", "Phi3", "GPT2", "Qwen3Next")
 """Families whose tensors or rules are read in ways of their own, and one of the common way."""
 
 
@@ -102,7 +102,7 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("name", mark_others(TENSORS, OFTEN + tuple(OTHERS)))
 def test_every_tensor_is_used_and_none_is_missed(tmp_path, name):
     TENSORS[name]().save_pretrained(tmp_path)
     source = read_published(tmp_path)
@@ -135,7 +135,7 @@ WITHOUT = [name for name in DECODERS if name not in ("GPT2", "Llama of biases")]
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", WITHOUT)
+@pytest.mark.parametrize("name", mark_others(WITHOUT, OFTEN))
 def test_a_flag_about_biases_that_the_file_contradicts_is_refused(tmp_path, name):
     weights = publish(tmp_path, name)
     for entry, bias in BIASES.items():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import NAME
+from parts import draw_part, run_parts
 from tiny import TINY, language
 from untrained import write_checkpoint
 
@@ -78,44 +79,50 @@ def read_all(folder):
     return done.stdout.splitlines()
 
 
-def test_every_causal_encoding_computes_and_generates_the_same(tmp_path):
-    """Beams take along all that a decoder remembers: keys, states and tokens."""
-    models = {name: [entry(name, index=True)] for name in CAUSAL}
+def write_decoders(folder, step):
+    models = {name: [entry(name, index=True)] for name in draw_part(CAUSAL, step, 0)}
     for name in registry.names("mixers"):
         types = f"{{mixed: {{mixer: {name}}}, full: {{}}}}"
         pattern = "model.layer_pattern=[mixed,full]"
         models[name] = [f"model.layer_types={types}", pattern]
     models["tokens"] = ["model.window=5", "model.block.token_shift=true"]
     for name, options in models.items():
-        overrides = language(tmp_path / "text.txt", "model.depth=2", *options)
+        overrides = language(folder / "text.txt", "model.depth=2", *options)
         inputs = [{"input_ids": torch.randint(10, (2, 9))}]
-        write_folder(tmp_path / name, "AutoModelForCausalLM", "lm_rope", overrides, inputs)
-    assert read_all(tmp_path) == [f"{len(models)} folders"]
+        write_folder(folder / name, "AutoModelForCausalLM", "lm_rope", overrides, inputs)
 
 
-def test_encoders_and_a_classifier_of_texts_predict_the_same(tmp_path):
+def write_encoders(folder):
     tokens, mask = torch.randint(11, (2, 9)), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     for name in ENCODERS:
-        overrides = language(tmp_path / "text.txt", entry(name), "model.depth=2")
+        overrides = language(folder / "text.txt", entry(name), "model.depth=2")
         inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
-        folder = tmp_path / name
-        write_folder(folder, "AutoModelForMaskedLM", "mlm_tupe", overrides, inputs)
+        path = folder / f"encoder_{name}"
+        write_folder(path, "AutoModelForMaskedLM", "mlm_tupe", overrides, inputs)
 
     overrides = ["model.dim=16", "model.depth=2", "model.heads=2", "trainer.accelerator=cpu"]
     tokens = torch.randint(5, (2, 9))
     inputs = [{"input_ids": tokens}, {"input_ids": tokens, "attention_mask": mask}]
     auto = "AutoModelForSequenceClassification"
-    write_folder(tmp_path / "classifier", auto, "marker_offset_t5", overrides, inputs)
-    assert read_all(tmp_path) == [f"{len(ENCODERS) + 1} folders"]
+    write_folder(folder / "classifier", auto, "marker_offset_t5", overrides, inputs)
 
 
-def test_vision_transformers_predict_the_same(tmp_path):
-    for name in PICTURES:
+def write_vision_transformers(folder, step):
+    for name in draw_part(PICTURES, step, 0):
         overrides = [*TINY, "model.dim=32", "model.heads=4", entry(name), "model.depth=2"]
         inputs = [{"pixel_values": torch.randn(2, 1, *size)} for size in ((16, 16), (24, 16))]
-        folder = tmp_path / name
-        write_folder(folder, "AutoModelForImageClassification", "vit_comrope", overrides, inputs)
-    assert read_all(tmp_path) == [f"{len(PICTURES)} folders"]
+        path = folder / f"image_{name}"
+        write_folder(path, "AutoModelForImageClassification", "vit_comrope", overrides, inputs)
+
+
+@run_parts(4)
+def test_exported_models_compute_and_generate_the_same(tmp_path, step):
+    """Beams take along all that a decoder remembers: keys, states and tokens."""
+    write_decoders(tmp_path, step)
+    write_encoders(tmp_path)
+    write_vision_transformers(tmp_path, step)
+    count = len([*tmp_path.glob("*/out")])
+    assert read_all(tmp_path) == [f"{count} folders"]
 
 
 def test_pixels_are_those_of_an_evaluation(tmp_path):

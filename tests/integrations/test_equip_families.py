@@ -16,6 +16,7 @@ sys.path.pop(0)
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers renames arguments
+@pytest.mark.usefixtures("equal_models_examined_once")
 @pytest.mark.parametrize("title", page.COLUMNS)
 @run_parts(3)
 def test_encodings_do_in_a_family_what_the_table_says(title, step):

@@ -28,7 +28,10 @@ FAMILIES = {
     "Qwen2ForCausalLM": {"sliding_window": 6, "use_sliding_window": True, "layer_types": KINDS},
     "Cohere2ForCausalLM": {"sliding_window": 6, "layer_types": KINDS},
 }
-pytestmark = pytest.mark.filterwarnings("ignore")  # transformers renames arguments
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers renames arguments
+    pytest.mark.usefixtures("equal_models_examined_once"),
+]
 parametrized = pytest.mark.parametrize("name", FAMILIES)
 
 

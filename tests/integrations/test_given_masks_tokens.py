@@ -14,6 +14,8 @@ import zoo  # noqa: E402
 from zoo.encodings.common.chains import build_shortest_chain  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("equal_models_examined_once")
+
 SIZES = {
     "vocab_size": 97,
     "hidden_size": 32,

@@ -58,20 +58,15 @@ def new_server():
     forkserver._forkserver._stop()
 
 
-@pytest.mark.usefixtures("new_server")
-def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(
-    tmp_path, capsys, monkeypatch
-):
+TIMM_MODEL = "timm, arch: test_vit, patch_size: 8, encoding: comrope_ld"
+FEW_IMAGES = ["data.batch_size=64", "data.test=0.05", "data.val=0.05"]
+
+
+def test_a_vision_transformer_of_timm_is_trained_tested_and_diagnosed(tmp_path):
     import_timm()
-    # processes of a comparison import timm as this one does
-    (tmp_path / "sitecustomize.py").write_text(STARTUP)
-    paths = [str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    model = "timm, arch: test_vit, patch_size: 8, encoding: comrope_ld"
     path = tmp_path / "mine.yaml"
-    recipe = write_recipe(path, "vit_comrope", model, "resolutions: [16, 24]")
-    words = ["data.batch_size=64", "data.test=0.05", "data.val=0.05"]
-    run = zoo.fit(recipe, parse_overrides(words), run_dir=tmp_path / "run", verbose=False)
+    recipe = write_recipe(path, "vit_comrope", TIMM_MODEL, "resolutions: [16, 24]")
+    run = zoo.fit(recipe, parse_overrides(FEW_IMAGES), run_dir=tmp_path / "run", verbose=False)
     assert set(run.metrics) >= {"test/accuracy", "test/loss"}
     found = zoo.evaluate(run, resolutions=[24], verbose=False)
     assert found.find("24").metrics
@@ -80,8 +75,20 @@ def test_a_vision_transformer_of_timm_is_trained_tested_compared_and_diagnosed(
     ).report
     assert report.runs[0].encoding == ("comrope_ld",)
     assert report.runs[0].attended.extra == ("class",)
-    printed = compare(capsys, recipe, ["comrope_ld", "none"], f"to={tmp_path / 'cmp'}", *words)
-    assert "24" in printed
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("new_server")
+def test_vision_transformers_of_timm_are_compared(tmp_path, capsys, monkeypatch):
+    import_timm()
+    # processes of a comparison import timm as this one does
+    (tmp_path / "sitecustomize.py").write_text(STARTUP)
+    paths = [str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    path = tmp_path / "mine.yaml"
+    recipe = write_recipe(path, "vit_comrope", TIMM_MODEL, "resolutions: [16, 24]")
+    folder = f"to={tmp_path / 'comparison'}"
+    assert "24" in compare(capsys, recipe, ["comrope_ld", "none"], folder, *FEW_IMAGES)
 
 
 def test_what_timm_cannot_build_is_named():
@@ -218,6 +225,13 @@ def test_a_model_of_transformers_is_exported_where_the_format_holds_it(folder, t
         right = zoo.load(run).eval()(words)
         assert torch.equal(zoo.load(tmp_path / "weights").eval()(words), right)
 
+
+@pytest.mark.nightly
+def test_the_exported_graph_of_a_model_of_transformers_holds_at_any_length(folder, tmp_path):
+    run = tmp_path / "run"
+    words = [*LM, f"model.path={folder}", "~evaluate", *language(tmp_path / "t.txt")[:2]]
+    write_checkpoint(run, "lm_rope", words)
+    with torch.no_grad():
         # the graph is made at one length and holds at any other
         zoo.export(run, tmp_path / "graph", to="torch_export")
         program = torch.export.load(next((tmp_path / "graph").glob("*.pt2"))).module()

@@ -27,10 +27,8 @@ RECORDED = types.read_record()["rows"] if types.RECORD.exists() else {}
 # One of each way to compute attention: latents, chosen keys, two calls, streams, recurrences, ...
 DAILY = (
     "cohere2",
-    "deepseek_v32",
     "diffllama",
     "doge",
-    "falcon_h1",
     "gemma4_text",
     "gptj",
     "hunyuan_v1_dense",
@@ -38,7 +36,6 @@ DAILY = (
     "lfm2",
     "mpt",
     "nanochat",
-    "qwen3_5_text",
 )
 SIZES = {
     "vocab_size": 97,

@@ -261,7 +261,7 @@ def test_a_compiled_model_computes_what_it_does_uncompiled(encoding):
 
 # rope only transforms queries and keys; path also has a bias of all pairs.
 @torch.no_grad()
-@pytest.mark.parametrize("encoding", ["rope", "path"])
+@pytest.mark.parametrize("encoding", ["rope", pytest.param("path", marks=pytest.mark.nightly)])
 def test_a_compiled_model_has_one_graph_for_all_lengths(encoding):
     model = build("Llama", **GROUPED | {"num_hidden_layers": 1})
     zoo.equip(model, encoding)

@@ -9,6 +9,8 @@ import zoo  # noqa: E402
 from zoo.attention.layer import find_encoded, hook_tokens  # noqa: E402
 from zoo.errors import OptionError  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("equal_models_examined_once")
+
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 TEXT = {**SIZES, "vocab_size": 40, "max_position_embeddings": 32, "num_hidden_layers": 1}
 TEXT |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.3}
