@@ -23,6 +23,9 @@ from zoo.reporting.style import Style
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "images" / "tour"
+RECORD = ROOT / "docs" / "extend" / "extension.json"
+if not RECORD.is_file():
+    raise ImportError(f"{RECORD}: no such file; the pictures are drawn in a clone of the project")
 
 
 def make(name, dims, **options):
@@ -246,7 +249,7 @@ def draw_context() -> Panel:
 
 
 def draw_stretch() -> Panel:
-    recorded = json.loads((ROOT / "docs" / "extend" / "extension.json").read_text())
+    recorded = json.loads(RECORD.read_text())
     found = recorded["studies"]["lm_rope"]
     rules = {"none": "no rule", "ntk": "ntk", "yarn": "yarn", "truncate": "truncate"}
     lines = {

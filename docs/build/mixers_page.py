@@ -109,14 +109,15 @@ def write_mixers_page() -> str:
 def _describe(name: str, recipes: list[str]) -> Iterator[str]:
     """Yield the lines of a mixer: formula, options, facts, parameters and cost."""
     cls = registry.find("mixers", name)
-    formula, _, rest = (inspect.getdoc(cls) or "").partition("\n\n")
-    text, _, arguments = rest.partition("\n\nArgs:\n")
+    about, _, _ = (inspect.getdoc(cls) or "").partition("\n\nArgs:\n")
+    formula, _, notes = about.partition("\n\n")
     yield from (f"## {name}", "", str(inspect.getdoc(sys.modules[cls.__module__])), "")
-    yield from ("```", formula, "```", "", text, "")
-    yield from ("```", arguments.partition("\n\nRaises")[0], "```", "")
+    yield from ("```", formula, "```", "", notes, "")
     if options := describe_options(cls, "mixers"):
         yield from ("| option | value |", "|---|---|")
-        yield from (f"| `{key}` | {value} |" for key, value in options.items())
+        yield from (
+            f"| `{key}` | {value.replace('|', chr(92) + '|')} |" for key, value in options.items()
+        )
         yield ""
     yield from ("| fact | |", "|---|---|")
     for key, value in describe_facts(cls).items():

@@ -199,7 +199,8 @@ def _facts_row(name: str) -> str:
 def _encoding_page(name: str, recipes: Mapping[str, Recipe]) -> str:
     """Return the page of one encoding: formula, options, facts, parameters and recipes."""
     cls = zoo.encoding_class(name)
-    formula, _, notes = (inspect.getdoc(cls) or "").partition("\n\n")
+    text, _, _ = (inspect.getdoc(cls) or "").partition("\n\nArgs:\n")
+    formula, _, notes = text.partition("\n\n")
     about = inspect.getdoc(sys.modules[cls.__module__]) or ""
     picture = f"![What {name} does](../images/encodings/{name}.png)"
 

@@ -15,7 +15,12 @@ NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 PARTS = re.compile(
     r"```pycon\n(?P<code>.*?)```|!\[.*?\]\(images/tour/(?P<picture>\w+)\.svg\)", re.S
 )
-SETUP = "from tour_pictures import show"
+SETUP = """
+try:
+    from tour_pictures import show
+except ImportError:  # only a clone of the project can draw them
+    show = "The picture of {} is on https://transformer-zoo.github.io/zoo/tour".format
+""".strip()
 
 
 def list_cells(page: str) -> Iterator[tuple[str, str]]:

@@ -39,15 +39,16 @@ from zoo.models.decoder import Decoder
 from zoo.models.layer_types import LAYER_KEYS
 from zoo.models.transformer import Block, find_transformers
 from zoo.options import Between, ByAxes, Choice
-from zoo.options.description import describe_type, format_type, format_word
-from zoo.options.plain import format_call, format_value
+from zoo.options.description import format_type, format_word
+from zoo.options.plain import format_call
 from zoo.options.signature import (
+    EXTRAS,
     EveryEncoding,
     Option,
-    extras,
     fields,
     options,
     read_class,
+    read_comments,
     read_options,
 )
 from zoo.options.unknown import OptionOwner
@@ -493,27 +494,43 @@ def _is_causal(chain: Chain) -> bool:
 
 def describe_formula(name: str, cls: type[Encoding] | type[Mixer]) -> str:
     """Write name and paper of an encoding or a mixer, then its formula."""
-    lines = (inspect.getdoc(cls) or "").splitlines()
+    about, _, _ = (inspect.getdoc(cls) or "").partition("\n\nArgs:\n")
+    lines = about.splitlines()
     formula = "\n".join(["formula", *(f"  {line}".rstrip() for line in lines)])
     return f"{name}: {inspect.getdoc(sys.modules[cls.__module__])}\n\n{formula}"
 
 
 def describe_options(cls: type, kind: str = "encodings") -> dict[str, str]:
-    """Return type and default of each option of a member of a kind, as text.
+    """Return type, default and meaning of each option of a member of a kind, as text.
 
     Those of a mapping follow it, under dotted keys.
     """
-    declared: dict[str, Option] = {**options(cls), **extras(kind)}
     descriptions = {}
-    for key, option in declared.items():
-        descriptions[key] = f"{describe_type(option.annotation)}; {_format_default(option)}"
+    comments = read_comments(cls)
+    for key, option in options(cls).items():
+        text = f"{format_type(option.annotation)}; {_format_default(option)}"
+        descriptions[key] = _join(text, comments.get(key, ""))
         for part in (option.annotation, *get_args(option.annotation)):
             if is_dataclass(part) and isinstance(part, type):
-                for name, nested in read_class(f"{part.__module__}:{part.__qualname__}").items():
-                    descriptions[f"{key}.{name}"] = (
-                        f"{format_type(nested.annotation)}. {nested.comment}"
-                    )
+                for name, nested in _read_fields(part).items():
+                    text = _join(format_type(nested.annotation), nested.comment)
+                    descriptions[f"{key}.{name}"] = text
+    if kind in EXTRAS:
+        for key, option in _read_fields(EXTRAS[kind]).items():
+            # None leaves what the class declares
+            default = f"default {format_word(getattr(cls, key))}"
+            text = f"{format_type(option.annotation)}; {default}"
+            descriptions[key] = _join(text, option.comment)
     return descriptions
+
+
+def _read_fields(cls: type) -> dict[str, Option]:
+    """Return the options of a dataclass with their comments, which its file has."""
+    return read_class(f"{cls.__module__}:{cls.__qualname__}")
+
+
+def _join(text: str, comment: str) -> str:
+    return f"{text}. {comment}" if comment else text
 
 
 def _format_default(option: Option) -> str:
@@ -521,7 +538,7 @@ def _format_default(option: Option) -> str:
         for mark in get_args(part):
             if isinstance(mark, ByAxes) and option.default is None:
                 return str(mark)
-    return "required" if option.is_required else f"default {format_value(option.default)}"
+    return "required" if option.is_required else f"default {format_word(option.default)}"
 
 
 def list_users() -> dict[str, list[str]]:

@@ -24,6 +24,11 @@ class ALiBi(Encoding):
     1st, 3rd, 5th ... slopes of 2n. On a grid |p_i - p_j| is the sum of distances along the axes or,
     with `distance` euclidean, the straight-line distance (CROMA; Fuller et al. 2023,
     arXiv:2311.00566).
+
+    Args:
+        distance: How far two patches of a grid are apart: the sum along the axes, or the straight
+            line.
+        global_slope: Factor of all slopes.
     """
 
     part = "bias"

@@ -28,6 +28,12 @@ class CAPE(Encoding):
     [cos | sin] of pi 10^(k/(D/2 - 1)) (row cos k + column sin k), k = 0 .. D/2 - 1. The defaults
     are those for text; for images the published code has global_shift 0.5 and scale 1.4. The name
     CAPE also stands for another method; this one is augmentation, of arXiv:2106.03143.
+
+    Args:
+        global_shift: Largest shift of all positions of a sample, in the units of the coordinates.
+        local_shift: Largest jitter of a token, in distances of neighbours.
+        scale: Largest factor of all positions of a sample; the smallest is its inverse.
+        centre: Whether the mean position is subtracted.
     """
 
     part = "input"

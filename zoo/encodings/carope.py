@@ -25,7 +25,10 @@ class CARoPE(CumulativeRotary):
     Each head has its own frequency. The paper starts training as RoPE but does not say how: here
     the weight is zero and a bias, which its formula lacks, gives f = base^(-2/K), so that the
     powers f^t are the frequencies of RoPE. Pairs count from 0, as in RoPE.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        base: The frequencies at the start are base^(-2t/K).
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"

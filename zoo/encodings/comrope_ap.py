@@ -27,7 +27,11 @@ class ComRoPEAP(Rotary):
     """block j of b channels of q and k rotates by exp(p_(j mod P) S_j)
 
     S = generators - generators^T.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        block: Channels b of a block.
+        std: Standard deviation of the initial generators.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

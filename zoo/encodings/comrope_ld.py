@@ -29,7 +29,11 @@ class ComRoPELD(Rotary):
 
     S = generators - generators^T. To fine-tune a model without rotations, set `generators` to zero:
     every rotation is then the identity, and all parameters except `scales` receive a gradient.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        block: Channels b of a block.
+        std: Standard deviation of the initial generators.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

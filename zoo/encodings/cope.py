@@ -25,6 +25,9 @@ class CoPE(Encoding):
     and the authors' code. By default that code also divides z by sqrt(K); the listing does not. Two
     other methods are named CoPE: the clipped RoPE of arXiv:2602.05258, which is the rule `clipped`
     of `rope`, and the complex positional encoding of arXiv:2508.18308.
+
+    Args:
+        max_positions: Rows of the table; larger counts read the last.
     """
 
     part = "rows"

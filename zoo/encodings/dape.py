@@ -19,6 +19,9 @@ class DAPE(Encoding):
     """scores A + B + f([A; B]), A = q k^T / sqrt(K), B the biases of the encodings before it
 
     f is Linear, LeakyReLU(0.01), Linear over the 2H channels of a pair: A's heads, then B's.
+
+    Args:
+        hidden: Units of the hidden layer of f.
     """
 
     part = "rows"

@@ -29,6 +29,11 @@ class FIRE(Encoding):
     data, the distance from the query to the farthest token that it sees takes the place of p_i, and
     scores depend on offsets only. `threshold` is 512 tokens on texts, 16 patches on grids and 1 for
     points by default.
+
+    Args:
+        hidden: Units of the hidden layer of f.
+        initial_c: Value of c at the start.
+        threshold: Query positions below it count as this one, in the units of the coordinates.
     """
 
     part = "bias"

@@ -30,6 +30,10 @@ class FoPE(Rotary):
     first), spread evenly, and adds noise N(0, gain^2 2 / (F + columns)) of all F. Pairs past the
     min(F, K/4) columns stay unchanged. (C, S) is not on the unit circle, so scores depend also on
     absolute positions.
+
+    Args:
+        base: The waves are base^(-2t/K).
+        gain: Scale of the noise in sines and cosines; 0 leaves pure waves.
     """
 
     part = "rotation"

@@ -22,6 +22,9 @@ class FoX(Encoding):
     each token halves the weight of the past. `init_bias` opens the gates: 4 keeps 98 %.
     Cable (arXiv:2503.08067) adds sums of -softplus(h(x)): since log sigmoid(z) = -softplus(-z), it
     is this encoding with h(x) = -gate(x).
+
+    Args:
+        init_bias: Bias of the gates at the start.
     """
 
     part = "gates"

@@ -25,6 +25,9 @@ class GRAPEA(Encoding):
     Each form is a unipotent action of low rank in the paper, and equals alibi if gates are the same
     for all tokens. The gates read projected queries and keys, which no encoding before it may
     change.
+
+    Args:
+        by: Whose states set the gates.
     """
 
     part = "bias"

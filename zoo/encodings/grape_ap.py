@@ -27,6 +27,9 @@ class GRAPEAP(Encoding):
     As in the published code it rotates only the key's side, so the bias is not shift-invariant. If
     P does not depend on the query, the bias is that of fox; if P is 0, that of alibi with slopes
     m_h log 2. Sums follow the order of tokens.
+
+    Args:
+        size: Channels of P.
     """
 
     part = "gates"

@@ -39,7 +39,11 @@ class GRAPEM(Rotary):
     frequencies 16 times more slowly. `planes` selects the paper's mixture with that number of
     planes per head, a_s = first[s] and b_s = second[s], which need not commute. No published code
     trains it; here the planes start orthogonal, with frequencies base^(-s/planes).
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        base: The frequencies at the start are base^(-2t/K).
+        planes: Number of learned planes of each head; without it, the fixed pairs of channels.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

@@ -30,7 +30,12 @@ class GRAPEMContextual(CumulativeRotary):
     weight of `pace` starts at zero. Its bias starts at softplus^-1(0.001) with either activation,
     as published: a pace of 0.394 with sigmoid, and of 0.001 with softplus, at which positions
     hardly differ. `initial` sets another initial pace.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        base: The frequencies at the start are base^(-2t/K).
+        activation: Function of the pace.
+        initial: Pace at the start.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"

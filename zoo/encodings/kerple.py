@@ -24,6 +24,9 @@ class KERPLE(Encoding):
 
     `kind` power: scores - a_h |p_i - p_j|^p_h, p = 2 sigmoid(exponent). Initially p is uniform in
     (0, 2) and a in (0, 1). On a grid |p_i - p_j| is the straight-line distance in patches.
+
+    Args:
+        kind: The logarithm or the power of the distance.
     """
 
     part = "bias"

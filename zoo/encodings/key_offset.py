@@ -22,6 +22,10 @@ class KeyOffset(Encoding):
     followed (an induction head). The first token of a document has 0 in these channels; with
     `first` own it keeps its own, as in the published code. Tokens without a position, and padding,
     keep their keys and are passed over.
+
+    Args:
+        fraction: Share of the channels that are those of the token before.
+        first: What the first token of a document has there: zeros, or its own channels.
     """
 
     part = "keys"

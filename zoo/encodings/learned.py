@@ -31,6 +31,10 @@ class Learned(Encoding):
     timm resizes it (a = -0.5). A text longer than the table is refused, unless the table is
     resampled to `stretch` times its length. `shared: false` adds a separate table to the attention
     input of every layer (Al-Rfou et al. 2019, arXiv:1808.04444).
+
+    Args:
+        stretch: Factor of the table's length, to which it is resampled for longer texts.
+        antialias: Whether a smaller grid reads the table with a filter, as timm does.
     """
 
     part = "input"

@@ -27,7 +27,11 @@ class LieRE(Rotary):
     `generators` are the strict upper triangles U_a, row-major, initially uniform in [0, init_std).
     They do not commute, so a score depends on both positions, not only on their difference.
     Channels that do not fill a block stay unchanged.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        block: Channels b of a block.
+        init_std: Upper end of the initial generators.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

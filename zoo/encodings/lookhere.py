@@ -40,6 +40,12 @@ class LookHere(Encoding):
     group, then 1/4 and so on; those of the last group are 1/4, 1/16, 1/64 and 1/256. `layer_slopes`
     are those of the first and of the last layer. `distance` is the straight line in patches, its
     root or its square.
+
+    Args:
+        fov: Field of view of a head, in degrees.
+        global_slope: Factor of all slopes.
+        layer_slopes: Slopes of the first and of the last layer; those between are interpolated.
+        distance: Function of the straight-line distance in patches.
     """
 
     part = "bias"

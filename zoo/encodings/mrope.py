@@ -29,7 +29,14 @@ class MRoPE(RoPE):
     the first pairs with i mod 3 = 1, w for the first with i mod 3 = 2, and t elsewhere, so that
     each axis has fast and slow pairs (Qwen3-VL). By default 5/16 of the pairs each rotate by h and
     w interleaved, 3/8 in blocks, as published. Channels past K' = rotary_fraction K stay unchanged.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        sections: Numbers of pairs that rotate by t, h and w.
+        layout: Whether pairs of the axes alternate or follow each other.
+        base: The frequencies are base^(-2i/K').
+        rotary_fraction: Share of the channels that rotate.
+        scaling: Rule for texts longer than in training.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

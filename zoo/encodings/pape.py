@@ -42,6 +42,10 @@ class PaPE(Encoding):
     U(-1, 1) / sqrt(P) and does not learn. Sums over parabolas are quadratic forms of the offset
     with P^2 + P numbers, and the bias has rank P^2 + P + 1; where coordinates are more than 128
     apart, its squares would cancel in float32, and offsets are taken first.
+
+    Args:
+        parabolas: Number of parabolas of each head.
+        rotation_invariant: Whether the bias depends on the length of an offset only.
     """
 
     part = "gates"

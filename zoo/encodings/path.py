@@ -51,6 +51,10 @@ class PaTH(Encoding):
     full rank if query heads share key heads.) Products follow the order of tokens, with or without
     positions. Together with `fox` it is PaTH-FoX, as in the paper: log forget gates are added to
     scaled scores; the published kernels also scale the gates by 1 / sqrt(K).
+
+    Args:
+        rank: Rank of `direction`.
+        convolution: Number of tokens in the sum for w_t.
     """
 
     part = "gates"

@@ -27,6 +27,10 @@ class PoPE(Rotary):
     in training, 0. The paper clamps phases to [-2 pi, 0]. Here they are free: that range is a full
     rotation, and clamped phases would stop learning. Tokens without a position have lengths too, at
     the angles of position 0. The paper covers sequences only.
+
+    Args:
+        base: The frequencies are base^(-c/K).
+        init_std: Width of the interval of initial phases.
     """
 
     part = "rotation"

@@ -28,6 +28,12 @@ class RelativeProjection(Encoding):
     share. clip(r) = r min(1, clip / (|r| + 1e-6)); without `clip` there is no `scale` either.
     `log_scale` [a, n] multiplies r_i, after the clip, and q_i by 1 + a ln max((p_i + 1) / n, 1).
     Profiles start at 0; the published model draws them from a normal distribution.
+
+    Args:
+        reach: Distances up to this one, excluded, have profiles.
+        width: Numbers per head that are projected on profiles.
+        clip: Largest length of r_i.
+        log_scale: [a, n] of the factor that grows with the logarithm of the position.
     """
 
     part = "gates"

@@ -32,7 +32,11 @@ class RePo(Rotary):
     w_t = base^(-2t/K). Each head has its own positions z, real numbers in which no index enters:
     only the causal mask tells the order. Layers below `first_layer` are those of plain RoPE; by
     default it is round(5 depth / 16). gate and content have D/8 channels, rounded down.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        first_layer: Number of the first layer with its own positions; those below are plain RoPE.
+        base: The frequencies are base^(-2t/K).
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"

@@ -50,7 +50,14 @@ class RoPE(Rotary):
     `scaling` adapts the frequencies to longer texts than in
     training. Its rules dynamic and longrope depend on the length of the full text, which is fixed:
     positions past it are refused.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        base: The frequencies are base^(-2t/K').
+        rotary_fraction: Share of the channels that rotate.
+        t_min: Shortest wavelength, in the units of the coordinates; with t_max, in place of base.
+        t_max: Longest wavelength.
+        scaling: Rule for texts longer than in training.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

@@ -47,7 +47,14 @@ class RoPEAxial(Rotary):
     `t_min` and `t_max`, one number or one for each axis, the wavelengths of each group grow
     geometrically from the one to the other, in units of the coordinates. `scaling` adapts the
     frequencies of each axis to larger grids than in training.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        base: The frequencies of an axis are base^(-2Pk/K).
+        unit: Whether coordinates times frequencies are radians or full turns.
+        t_min: Shortest wavelength of all axes or of each; with t_max, in place of base.
+        t_max: Longest wavelength of all axes or of each.
+        scaling: Rule for grids larger than in training.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

@@ -37,7 +37,11 @@ class RoPEMixed(Rotary):
     magnitudes base^(-2Pk/K). The published base, 10, is for patches of images. For text the default
     is that of RoPE, since 10 would leave no slow pair. `scaling` adapts the wave vectors to larger
     grids than in training: each component as a frequency of RoPE along its axis.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        base: The magnitudes at the start are base^(-2Pk/K); 10 on images, that of RoPE on texts.
+        scaling: Rule for grids larger than in training.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

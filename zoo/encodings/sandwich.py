@@ -22,6 +22,9 @@ class Sandwich(Encoding):
 
     The bias is the inner product of the sinusoids of two positions and has rank `width`. It decays
     roughly like a logarithm, and nothing is learned.
+
+    Args:
+        width: Channels of the sinusoids, the rank of the bias.
     """
 
     part = "bias"

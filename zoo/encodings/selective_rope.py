@@ -29,7 +29,14 @@ class SelectiveRoPE(CumulativeRotary):
     neither, and rank 32. As in that code, each head's slice of x is normalized to length 1, and
     pairs have fixed frequencies, those of RoPE with a larger base. Networks keep PyTorch's
     initialization; the code draws them from N(0, .02^2), which initially rotates almost nothing.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        rank: Channels between `into` and `out`.
+        width: Tokens that the convolution covers.
+        base: The frequencies w_t are base^(-2t/K).
+        gate: Whether a sigmoid of the state scales each step.
+        silu: Whether a SiLU follows the convolution.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "gates"

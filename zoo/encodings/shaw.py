@@ -21,6 +21,10 @@ class Shaw(Encoding):
     `values` false removes the table of values, so that fused kernels apply. Tables start as
     N(0, 0.02^2). The authors' code draws them, like all matrices of the model, from a uniform
     distribution with variance 2 / (2 max_distance + 1 + K), which is 0.14^2 for 64 channels.
+
+    Args:
+        max_distance: Largest distance with a row of its own.
+        values: Whether values get vectors too.
     """
 
     part = "bias"

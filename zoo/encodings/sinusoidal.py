@@ -25,6 +25,10 @@ class Sinusoidal(Encoding):
 
     Each of P axes has D/P consecutive channels, in array order, and frequencies with D/P in place
     of D. `layout` concat puts the sines of an axis before its cosines.
+
+    Args:
+        base: The frequencies are base^(-2i/D).
+        layout: Whether sines and cosines alternate, or all sines come first.
     """
 
     part = "input"

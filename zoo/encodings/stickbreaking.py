@@ -24,6 +24,9 @@ class StickBreaking(Encoding):
     output. `inclusive` lets a token attend to itself: j <= i, and the sum ends at i. The published
     model normalizes the outputs of heads (block option output_norm). Fractions follow the order of
     tokens, with or without positions.
+
+    Args:
+        inclusive: Whether a token attends to itself.
     """
 
     part = "rows"

@@ -42,7 +42,11 @@ class String(Rotary):
     the odd part of the column. Both kinds start as RoPE along the axes: a group of planes for each
     axis, with frequencies base^(-2Pk/K) and, for Cayley, Q = I. For text the default base is that
     of RoPE.
-    `turn_values` also turns values, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
+
+    Args:
+        kind: How Q is made: by the Cayley transform or by circulant matrices.
+        base: The frequencies at the start are base^(-2Pk/K); that of RoPE on texts.
+        turn_values: Whether values turn too, and outputs back: o_i = R_i^-1 sum_j w_ij R_j v_j.
     """
 
     part = "rotation"

@@ -33,6 +33,10 @@ class T5(Encoding):
     draws from a uniform distribution with variance 2 / (num_buckets + H), about 0.2^2. On a grid
     each axis has its own table and the biases are added; half of the buckets are then for keys
     ahead under any mask.
+
+    Args:
+        num_buckets: Rows of the table.
+        max_distance: Distance from which all share the last bucket, in tokens or patches.
     """
 
     part = "bias"

@@ -33,6 +33,9 @@ class TAPE(Encoding):
     heads, and `read` gives a gate per token. `mix` and `into` start at zero, so that training
     starts as RoPE. The last layer has no parameters, because nothing reads its frames. In models of
     transformers, `zoo.equip` hands the frames from layer to layer.
+
+    Args:
+        base: The frequencies of the first frames are base^(-2t/K).
     """
 
     part = "rotation"

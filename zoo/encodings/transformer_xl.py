@@ -23,6 +23,9 @@ class TransformerXL(Encoding):
 
     R_r = [sin(r w) | cos(r w)], w_t = base^(-2t/D). A wave of a difference is a sum of products of
     waves, so the positional part is a bias of rank D.
+
+    Args:
+        base: The frequencies are base^(-2t/D).
     """
 
     part = "bias"

@@ -24,6 +24,9 @@ class TUPE(Encoding):
     Nothing is added to the input, and the positional part is computed once for all layers. For a
     query without a position it is reset[0, h], for a key without one reset[1, h]. The table is
     resampled to `stretch` times its length, as in learned.
+
+    Args:
+        stretch: Factor of the table's length, to which it is resampled for longer texts.
     """
 
     part = "bias"

@@ -31,6 +31,11 @@ class XPos(Rotary):
     factor overflows its dtype. With the default gamma, positions in one forward pass may differ by
     up to 69 spans, and as much from the middle: 35,000 tokens in float32, an eighth of that in
     float16. Larger differences are refused.
+
+    Args:
+        base: The frequencies are those of RoPE, base^(-2t/K).
+        gamma: The larger it is, the less scores decay with the distance.
+        span: Tokens over which zeta decays once.
     """
 
     part = "rotation"

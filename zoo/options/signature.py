@@ -33,6 +33,8 @@ from zoo.registry import (
     roots,
 )
 
+ARGUMENT_INDENT = 4  # of an argument's line in a docstring
+
 
 @dataclass(frozen=True)
 class Option:
@@ -58,9 +60,12 @@ class EveryEncoding:
     """Options of every encoding; None leaves the fact that its class declares."""
 
     shared: bool | None = None
+    """Whether all layers have one module."""
+
     coordinates: (
         Literal["index", "fraction", "growing", "symmetric", "interpolated", "unit"] | None
     ) = None
+    """Numbers that stand for positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,7 @@ class EveryData:
     """Options of all data; None leaves the batch size of a process."""
 
     global_batch_size: Count | None = None
+    """Samples of a step of all processes together."""
 
 
 EXTRAS: Mapping[str, type] = {"encodings": EveryEncoding, "data": EveryData}
@@ -119,6 +125,24 @@ def options(cls: type) -> dict[str, Option]:
         (options_class,) = get_args(unpacked)
         handed = _narrow(handed, options_class.__annotations__)
     return _put_required_first(declared)
+
+
+def read_comments(cls: type) -> dict[str, str]:
+    """Return what the sections `Args:` of a class and its bases say of each argument."""
+    comments: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")
+        name = ""
+        for line in section.splitlines():
+            indent = len(line) - len(line.lstrip())
+            if not indent:
+                break
+            if indent == ARGUMENT_INDENT:
+                name, _, text = line.strip().partition(": ")
+                comments[name] = text
+            elif name:
+                comments[name] += f" {line.strip()}"
+    return comments
 
 
 def _put_required_first(unordered: Mapping[str, Option]) -> dict[str, Option]:
