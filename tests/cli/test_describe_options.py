@@ -17,7 +17,10 @@ def test_every_option_has_its_type_its_default_and_what_it_does(kind, name):
     cls = registry.find(kind, name)
     for key, text in describe_options(cls, kind).items():
         nested = "." in key
-        assert re.fullmatch(r"[^;]+\. .+" if nested else r"[^;]+; .+?\. [A-Z\[].+", text), (key, text)
+        assert re.fullmatch(r"[^;]+\. .+" if nested else r"[^;]+; .+?\. [A-Z\[].+", text), (
+            key,
+            text,
+        )
 
 
 def test_an_option_without_a_value_has_the_default_of_its_class():

@@ -51,6 +51,7 @@ def list_states(folder):
     }
 
 
+@pytest.mark.nightly
 def test_a_comparison_that_moves_ends_with_the_numbers_of_one_that_stays(compared):
     code, _, message = compared(*BASE, "to=whole")
     assert code == 0, message

@@ -128,6 +128,7 @@ def test_studies_that_are_killed_continue_to_the_same_results(compared, driver, 
     assert read_lasting("killed") == read_lasting("c")
 
 
+@pytest.mark.nightly
 def test_a_study_that_was_left_before_its_test_is_tested_elsewhere(compared, monkeypatch):
     monkeypatch.setattr(charts, "render_formats", lambda chart: {".png": b""})
     words = [*BASE[:-2], "studies=1", "budget=2"]

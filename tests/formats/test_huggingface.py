@@ -336,6 +336,7 @@ def test_the_evaluation_harness_measures_a_folder(decoder, tmp_path):
         assert len(sample["resps"][0][0]) == 5
 
 
+@pytest.mark.nightly
 def test_a_server_completes_texts(tmp_path):
     for name in ("openai", "fastapi", "uvicorn", "accelerate"):
         pytest.importorskip(name)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from parts import mark_others
 from tiny import TINY, language
 from untrained import write_checkpoint
 
@@ -94,9 +95,7 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["all", *(pytest.param(name, marks=pytest.mark.nightly) for name in [*MIXED][1:])]
-)
+@pytest.mark.parametrize("name", mark_others(MIXED, kept=["encodings"]))
 def test_onnx_runtime_computes_layers_that_differ(write, tmp_path, name):
     pytest.importorskip("onnxscript")
     words = [
@@ -113,6 +112,7 @@ def test_onnx_runtime_computes_layers_that_differ(write, tmp_path, name):
     require_equal(compute, task, [torch.randint(10, size) for size in ((1, 1), (2, 19), (3, 50))])
 
 
+@pytest.mark.nightly
 def test_onnx_runtime_reads_images_of_any_resolution(write, tmp_path):
     pytest.importorskip("onnxscript")
     words = [*TINY, "model.encoding=[learned, rope_axial]", "model.registers=2", "model.pool=class"]
@@ -149,7 +149,7 @@ def test_onnx_runtime_segments_images_of_any_resolution(write, tmp_path):
     assert text["classes"][:2] == ["background", "0"]
 
 
-@pytest.mark.parametrize("target", ["onnx", "torch_export"])
+@pytest.mark.parametrize("target", mark_others(["onnx", "torch_export"], kept=["torch_export"]))
 def test_a_graph_computes_features(tmp_path, target):
     if target == "onnx":
         pytest.importorskip("onnxscript")
@@ -211,6 +211,7 @@ def test_a_text_longer_than_the_table_is_an_error(write, tmp_path):
         graph(torch.zeros(1, 17, dtype=torch.long))
 
 
+@pytest.mark.nightly
 def test_a_missing_operator_is_named(write, tmp_path):
     pytest.importorskip("onnxscript")
     with pytest.raises(RecipeError, match=r"no operator for aten\.linalg_solve_triangular"):
@@ -276,9 +277,8 @@ def test_results_of_parameters_alone_are_baked():
     torch.testing.assert_close(graph(x), model(x))
 
 
-@pytest.mark.parametrize(
-    "entry", ["{name: rope, t_min: 1, t_max: 40}", pytest.param("fire", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("entry", ["{name: rope, t_min: 1, t_max: 40}", "fire"])
+@pytest.mark.nightly
 def test_onnx_runtime_reads_any_number_of_points(write, tmp_path, entry):
     onnxruntime = pytest.importorskip("onnxruntime")
     small = [f"model.encoding={entry}", "model.dim=16", "model.heads=2", "model.depth=1"]
