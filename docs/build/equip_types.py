@@ -111,18 +111,27 @@ def measure_noise(runs: Mapping[str, Tensor | str]) -> float:
     return noise if noise < 1e-3 else 0.0
 
 
-def attend_literally(call: InterfaceCall) -> Tensor:
-    """Compute an attention with ALiBi in float64, [B, N, H, V], from its definition."""
+def attend_literally(call: InterfaceCall, *, has_alibi: bool = True) -> Tensor:
+    """Compute an attention in float64, [B, N, H, V], from its definition.
+
+    Args:
+        call: The call of the interface.
+        has_alibi: Whether scores have the bias of ALiBi, and not only the mask.
+    """
     q, k, v = call.q.double(), call.k.double(), call.v.double()
     heads, count = q.shape[1], q.shape[2]
     k, v = (one.repeat_interleave(heads // one.shape[1], 1) for one in (k, v))
     scale = call.options.get("scaling") or q.shape[-1] ** -0.5
     scores = q @ k.mT * scale
+    if getattr(call.module.config, "attn_temperature_tuning", False) and not call.module.use_rope:
+        # Llama 4 scales queries of layers without positions; zoo does it in its place.
+        steps = torch.floor((torch.arange(count).double() + 1) / call.module.floor_scale)
+        scores = scores * (1 + call.module.attn_scale * torch.log1p(steps))[:, None]
     cap = call.options.get("softcap")
     scores = torch.tanh(scores / cap) * cap if cap else scores
     slopes = torch.tensor([2.0 ** (-8 * (head + 1) / heads) for head in range(heads)]).double()
     # Layers that had no positions get none.
-    slopes = slopes if list(call.module.zoo_layer.chain) else 0 * slopes
+    slopes = slopes if has_alibi and list(call.module.zoo_layer.chain) else 0 * slopes
     places = torch.arange(count)
     scores = scores - slopes[:, None, None] * (places[:, None] - places).abs()
     visible = torch.ones(count, count, dtype=torch.bool).tril()
@@ -142,14 +151,14 @@ def attend_literally(call: InterfaceCall) -> Tensor:
     return (scores.softmax(-1)[..., :count] @ v).transpose(1, 2)
 
 
-def check_alibi(model: Any, ids: Tensor) -> bool:
-    """Return whether every attention of a model with ALiBi is that of the definition."""
+def check_literally(model: Any, ids: Tensor, *, has_alibi: bool = True) -> bool:
+    """Return whether every attention of a model with ALiBi or `none` is that of the definition."""
     results = []
 
     def compare(call: InterfaceCall) -> Any:
         out = call.compute()
         if call.q.shape[2] == ids.shape[1] == call.k.shape[2]:
-            results.append(is_close(out[0].double(), attend_literally(call)))
+            results.append(is_close(out[0].double(), attend_literally(call, has_alibi=has_alibi)))
         return out
 
     with watch_interface(model, compare):
@@ -215,7 +224,7 @@ def study(name: str) -> dict[str, Any]:
 def try_other_positions(model: Any, ids: Tensor) -> dict[str, str]:
     """Equip a model with ALiBi, save and load it."""
     zoo.equip(model, "alibi")
-    row = {"alibi": "yes" if check_alibi(model, ids) else "no"}
+    row = {"alibi": "yes" if check_literally(model, ids) else "no"}
     right = compute(model, ids)
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -89,12 +89,13 @@ def list_types(kind: str) -> list[str]:
     return sorted(encoders | (decoders & only))
 
 
-def build_model(name: str, kind: str = "decoder") -> Any:
+def build_model(name: str, kind: str = "decoder", **entries: Any) -> Any:
     """Build a small model of a type, in evaluation mode.
 
     Args:
         name: The model_type.
         kind: decoder or encoder.
+        **entries: Entries of the text part of its configuration, in addition to sizes.
 
     Raises:
         ValueError: No sizes that were tried make a model of it; the message has the last reason.
@@ -107,7 +108,7 @@ def build_model(name: str, kind: str = "decoder") -> Any:
     reason = ""
     for options in candidates:
         try:
-            return _build(_make_config(name, options), kind)
+            return _build(_make_config(name, {**options, **entries}), kind)
         except Exception as error:
             reason = _describe(error)
     raise ValueError(reason)

@@ -12,11 +12,12 @@ from transformers import (
 )
 
 import zoo
-from zoo.auditing.comparisons import LENGTH, is_windowed_kind
+from zoo.auditing.comparisons import LENGTH
 from zoo.auditing.model_folder import build_random
 from zoo.auditing.model_subjects import make_subject
 from zoo.auditing.run_laws import Auditor, ask_shift, changes_evenly
 from zoo.auditing.subject import AuditSubject, NotAskedError
+from zoo.integrations.attention_windows import is_windowed_kind
 
 
 class ForgetfulConfig(LlamaConfig):

@@ -1,6 +1,7 @@
 """zoo compares each attention of an equipped model with the model's own, and refuses a difference."""
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -128,6 +129,60 @@ def test_a_scale_that_differs_by_more_than_rounding_is_refused(dtype, change):
     model.set_attn_implementation("scaled")
     with pytest.raises(OptionError, match=r"law one pass.*layer 0.*rounding alone by [\d.e-]+:"):
         zoo.equip(model, "own")
+
+
+def ignore_window(module, q, k, v, mask, scaling=None, **options):
+    """An attention that follows no window: in an encoder, and for tokens after those of a cache."""
+    k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
+    rows, columns = q.shape[2], k.shape[2]
+    is_encoder = not getattr(module, "is_causal", True)
+    if is_encoder or columns > rows:
+        visible = torch.ones(rows, columns).bool().tril(columns - rows) | is_encoder
+        padding = 0 if mask is None else mask.amax(2, keepdim=True)
+        mask = padding + torch.zeros(rows, columns).masked_fill(~visible, -1e30)
+    scores = q @ k.mT * scaling + mask
+    return (scores.softmax(-1) @ v).transpose(1, 2), None
+
+
+LONG_WINDOWS = {
+    "Mistral": {"sliding_window": 64, "num_key_value_heads": 2},
+    "Llama4": {
+        "num_key_value_heads": 2,
+        "attention_chunk_size": 64,
+        "no_rope_layers": [1, 1, 0],
+        "head_dim": 8,
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 32,
+    },
+    "ModernBert": {"local_attention": 64, "cls_token_id": 1, "sep_token_id": 2},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", LONG_WINDOWS)
+def test_a_window_longer_than_the_text_is_proved(name):
+    transformers.AttentionInterface.register("endless", ignore_window)
+    transformers.AttentionMaskInterface.register("endless", transformers.masking_utils.eager_mask)
+    sizes = {**SIZES, "initializer_range": 0.3, "bos_token_id": 1, "eos_token_id": 2}
+    kind = getattr(transformers, f"{name}{'Model' if name == 'ModernBert' else 'ForCausalLM'}")
+    model = kind(kind.config_class(**{**sizes, **LONG_WINDOWS[name]})).eval()
+    report = zoo.equip(model, "own")
+    assert not [note for note in report.notes if "not proved" in note]
+    zoo.unequip(model)
+    model.set_attn_implementation("endless")
+    law = "past the window" + ("" if name == "ModernBert" else ", with a cache")
+    with pytest.raises(OptionError, match=f"law {law}: the attention of layer"):
+        zoo.equip(model, "own")
+
+
+@torch.no_grad()
+def test_a_window_that_no_text_fills_is_in_the_report(monkeypatch):
+    model = build("Mistral", **LONG_WINDOWS["Mistral"])
+    assert not zoo.equip(model, "own").notes
+    zoo.unequip(model)
+    monkeypatch.setattr("zoo.integrations.proof.narrowed", lambda model, count: nullcontext())
+    (note,) = zoo.equip(model, "own").notes
+    assert note.endswith("no text of the proof is longer than the window of layers 0, 1 and 2")
 
 
 @torch.no_grad()

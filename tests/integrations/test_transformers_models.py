@@ -99,13 +99,12 @@ def test_a_model_with_its_own_rope_computes_what_it_did(name):
     batch = make_batch()
     seen = batch["attention_mask"].bool()
     before, beams = model(**batch).logits, generate(model, num_beams=3)
-    static = None if name == "Mistral" else generate(model, cache_implementation="static")
+    static = generate(model, cache_implementation="static")
 
     zoo.equip(model, "rope")
     torch.testing.assert_close(model(**batch).logits[seen], before[seen], atol=1e-5, rtol=0)
     assert torch.equal(generate(model, num_beams=3), beams)
-    if static is not None:
-        assert torch.equal(generate(model, cache_implementation="static"), static)
+    assert torch.equal(generate(model, cache_implementation="static"), static)
 
     zoo.unequip(model)
     assert torch.equal(model(**batch).logits, before)

@@ -15,7 +15,7 @@ from torch import Tensor
 from zoo.auditing.model_subjects import CACHES, read_parameters, replace_model
 from zoo.auditing.score_calls import find_scoring
 from zoo.auditing.subject import AuditSubject, NotAskedError
-from zoo.integrations.attention_windows import narrowed, read_window
+from zoo.integrations.attention_windows import is_windowed_kind, narrowed, read_window
 from zoo.integrations.rope_parameters import FIXED_LENGTH
 
 LENGTH = 24  # tokens of a text
@@ -501,11 +501,6 @@ def make_masks(visible: Tensor, subject: AuditSubject, narrow: Tensor | None = N
     # Classes name masks by layers, or by these two where layers do more than attention.
     names = {*types, "full_attention", "sliding_attention"}
     return {name: windowed if is_windowed_kind(name) else whole for name in names}
-
-
-def is_windowed_kind(name: str) -> bool:
-    """Return whether the name of a kind of layers is that of layers with a window."""
-    return "sliding" in name or name == "local"
 
 
 def make_float_mask(visible: Tensor, subject: AuditSubject) -> Tensor:

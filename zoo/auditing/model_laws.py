@@ -21,7 +21,6 @@ from zoo.auditing.comparisons import (
     Scene,
     compare_packing,
     compare_padding,
-    is_windowed_kind,
     make_positions,
     narrow_windows,
     pass_whole,
@@ -36,7 +35,7 @@ from zoo.auditing.subject import (
     measure_error,
     without_dropout,
 )
-from zoo.integrations.attention_windows import read_window
+from zoo.integrations.attention_windows import is_windowed_kind, read_window
 
 WIDEST = 256  # tokens of a window that is measured first
 LARGEST_WINDOW = 4096  # tokens of a window that is measured where a copy breaks the law

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 
 from zoo.errors import OptionError
 from zoo.integrations.equipment import find_changed, is_equipped
@@ -28,6 +28,7 @@ def guard_classes() -> None:
     """Guard the methods of transformers that would lose encodings. A second call does nothing."""
     for name, guard in MODEL_GUARDS.items():
         _guard_method(PreTrainedModel, name, guard)
+    _guard_method(GenerationMixin, "generate", _generate)
     # Importing the Trainer takes seconds; whoever uses it has imported it.
     if "transformers.trainer" in sys.modules:
         trainer = sys.modules["transformers.trainer"].Trainer
@@ -92,6 +93,20 @@ def _set_implementation(
         remedy = "choose a backend in zoo.equip, or call zoo.unequip first"
         raise OptionError("attn_implementation", f"{problem}; {remedy}")
     return original(attn_implementation, *args, **options)
+
+
+def _generate(original: Guard, model: Any, *args: Any, **options: Any) -> Any:
+    """Generate text, but by contrastive search."""
+    chosen = options.get("generation_config") or (args[1] if len(args) > 1 else None)
+    chosen = chosen or model.generation_config
+    alpha, samples = (
+        options.get(name, getattr(chosen, name, None)) for name in ("penalty_alpha", "do_sample")
+    )
+    if alpha and not samples:
+        # transformers would load the search from its hub, as code that nobody tried with encodings.
+        problem = "contrastive search does not know the caches of an equipped model"
+        raise OptionError("penalty_alpha", f"{problem}; leave penalty_alpha out, or sample")
+    return original(*args, **options)
 
 
 def _refuse(name: str, remedy: str) -> Guard:

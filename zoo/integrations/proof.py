@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from zoo.integrations.attention_windows import narrowed, read_window
+from zoo.integrations.attention_windows import narrowed, read_chunk, read_window
 from zoo.integrations.interface_calls import InterfaceCall, watch_interface
 from zoo.integrations.structure import accepts
 
@@ -25,6 +26,7 @@ SPREAD = 3.0  # standard deviation of the scores that a comparison aims at
 PADDING = 5
 PARTS = (5, 3, 1)  # sizes of the first parts of a text that a cache receives
 NARROW = 6  # tokens of a window that a short text exceeds
+PAST_WINDOWS = ("past the window", "past the window, with a cache")  # laws with narrow windows
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,15 @@ class AttentionRecord:
         roundings: What rounding of its queries, keys and values changes in each output.
         modules: The module that made each call.
         results: What the interface returned.
+        limited: The modules that had a mask which hides a token a query could see by causality, or
+            by nothing.
     """
 
     outputs: list[Tensor] = field(default_factory=list)
     roundings: list[float] = field(default_factory=list)
     modules: list[nn.Module] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
+    limited: set[nn.Module] = field(default_factory=set)
 
 
 def list_laws(
@@ -98,8 +103,18 @@ def list_laws(
             EqualityLaw("three axes", lambda m: m(input_ids=ids, position_ids=axes, **plain))
         )
     laws.append(EqualityLaw("padding on the right", lambda m: pad(m, is_left=False), 0, count))
+    config = model.config.get_text_config()
+    past_window = []
+    if read_window(config) or read_chunk(config):
+        ways: list[Callable[[nn.Module], Any]] = [lambda m: m(input_ids=ids, **plain)]
+        if is_causal and plain:
+            ways.append(lambda m: _decode(m, ids))
+        past_window = [
+            EqualityLaw(name, partial(_run_narrowed, run=run))
+            for name, run in zip(PAST_WINDOWS, ways, strict=False)
+        ]
     if not is_causal:
-        return laws
+        return [*laws, *past_window]
     laws.append(EqualityLaw("padding on the left", lambda m: pad(m, is_left=True), PADDING))
     if accepts(model, "position_ids"):
         half = count // 2
@@ -109,17 +124,13 @@ def list_laws(
         )
     if plain:
         laws.append(EqualityLaw("a cache in parts", lambda model: _decode(model, ids)))
-    if read_window(model.config.get_text_config()) is not None:
-        laws.append(EqualityLaw("past the window", lambda model: _pass_window(model, ids, plain)))
-    return laws
+    return [*laws, *past_window]
 
 
-def _pass_window(model: Any, ids: Tensor, options: Mapping[str, Any]) -> None:
-    """Run token ids with a narrow window, in one pass and in parts."""
+def _run_narrowed(model: nn.Module, run: Callable[[nn.Module], Any]) -> None:
+    """Run a model with a narrow window."""
     with narrowed(model, NARROW):
-        model(input_ids=ids, **options)
-        if options:
-            _decode(model, ids)
+        run(model)
 
 
 def _decode(model: nn.Module, ids: Tensor) -> None:
@@ -135,15 +146,18 @@ def _decode(model: nn.Module, ids: Tensor) -> None:
 
 
 class Prover:
-    """AttentionRecord a model's attention in each law, and compare it.
+    """Record a model's attention in each law, and compare it.
 
     Args:
         model: The model.
-        is_over_tokens: Tells whether a call is an attention over tokens.
+        attentions: The modules that compute an attention over tokens.
+        is_causal: Whether they have a causal mask.
     """
 
-    def __init__(self, model: nn.Module, attentions: Sequence[nn.Module]) -> None:
-        self.model, self.attentions = model, {*attentions}
+    def __init__(
+        self, model: nn.Module, attentions: Sequence[nn.Module], *, is_causal: bool
+    ) -> None:
+        self.model, self.attentions, self.is_causal = model, {*attentions}, is_causal
         self.numbers = {module: number for number, module in enumerate(attentions)}
         self.gains: dict[nn.Module, float] = {}
         self.layer = 0  # the number of the attention that was called last
@@ -172,6 +186,8 @@ class Prover:
                 record.roundings.append(measure_difference(output, rounded))
             record.modules.append(call.module)
             record.results.append(result)
+            if not replay and _is_limited(call, is_causal=self.is_causal):
+                record.limited.add(call.module)
             return replay[len(record.outputs) - 1] if replay else result
 
         with watch_interface(self.model, handle):
@@ -196,6 +212,15 @@ class Prover:
             if not error <= bound:
                 return self.numbers[module], error, bound
         return None
+
+
+def _is_limited(call: InterfaceCall, *, is_causal: bool) -> bool:
+    """Return whether the mask of a pass over a text hides a pair that causality shows."""
+    if call.mask is None or call.mask.dim() != 4 or call.q.shape[2] != call.k.shape[2]:
+        return False
+    visible = call.mask if call.mask.dtype == torch.bool else call.mask > -1
+    shown = torch.ones_like(visible[0, 0])
+    return bool((shown.tril() if is_causal else shown)[~visible.all(1).all(0)].any())
 
 
 def measure_difference(own: Tensor, found: Tensor) -> float:

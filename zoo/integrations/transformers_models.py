@@ -29,6 +29,7 @@ from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.temperature import Temperature
 from zoo.attention.tokens import Tokens, select_rows
 from zoo.errors import OptionError
+from zoo.integrations.attention_windows import is_chunked_kind, is_windowed_kind
 from zoo.integrations.equipment import (
     CHANGED,
     NAME,
@@ -51,7 +52,7 @@ from zoo.integrations.own_rotation import (
     fix_length,
     keep_rotary,
 )
-from zoo.integrations.proof import Prover, list_laws
+from zoo.integrations.proof import PAST_WINDOWS, AttentionRecord, EqualityLaw, Prover, list_laws
 from zoo.integrations.rope_parameters import FIXED_LENGTH, read_kind
 from zoo.integrations.structure import (
     AXES,
@@ -122,6 +123,7 @@ class TransformersAdapter:
         self.unproved: tuple[str, ...] = ()  # laws that the model itself cannot follow, and why
         # by attention: the module that receives the states after it
         self.receivers: Mapping[nn.Module, nn.Module] = {}
+        self.unreached: tuple[int, ...] = ()  # layers with a window that no text of the proof fills
         if getattr(self.config, "is_causal", None) and not self._attends_causally():
             problem = "config.is_causal is True, which its masks for padding do not follow"
             raise OptionError("model", f"{problem}; set is_decoder, or leave is_causal out")
@@ -158,7 +160,7 @@ class TransformersAdapter:
         for attention in self.structure.attentions:
             layer = read_layer_number(attention.path)
             if kinds and layer < len(kinds):
-                found.append(kinds[layer] not in ("full_attention", "attention"))
+                found.append(is_windowed_kind(kinds[layer]) or is_chunked_kind(kinds[layer]))
             else:
                 found.append(attention.is_windowed)
         return tuple(found) if any(found) else ()
@@ -178,6 +180,12 @@ class TransformersAdapter:
     def notes(self) -> tuple[str, ...]:
         """Limits of the equipment in this model, for a report."""
         unproved = tuple(f"not proved, since the model fails: {one}" for one in self.unproved)
+        if self.unreached:
+            layers = join_words(map(str, self.unreached))
+            problem = (
+                f"not proved: no text of the proof is longer than the window of layers {layers}"
+            )
+            unproved += (problem,)
         if not self.structure.mixers:
             return unproved
         kinds = Counter(self.structure.mixers.values())
@@ -377,7 +385,7 @@ class TransformersAdapter:
             OptionError: An attention differs by more than rounding.
         """
         self.last_position = _find_last_position(equipment)
-        prover = Prover(self.model, self.attentions)
+        prover = Prover(self.model, self.attentions, is_causal=self.causal)
         has_axes = self.position_axes == AXES
         laws = list_laws(self.model, self._make_inputs(), self.causal, has_axes=has_axes)
         if self.last_position is not None:
@@ -396,6 +404,7 @@ class TransformersAdapter:
                         raise OptionError("model", f"the model fails: {sentence}") from error
                     unproved.append(sentence)
             self.unproved = tuple(unproved)
+            self.unreached = self._list_unreached(records)
         removed = self._install(equipment, surgery)
         for law, own in records.items():
             with stirred(self.model), evaluating(self.model), self._keep_rotaries():
@@ -414,6 +423,20 @@ class TransformersAdapter:
                 )
                 raise OptionError("model", f"{problem} {reason}: {remedy}")
         return removed
+
+    def _list_unreached(self, records: Mapping[EqualityLaw, AttentionRecord]) -> tuple[int, ...]:
+        """List the layers with a window that hid no token in the laws that make it narrow."""
+        limited = {
+            module
+            for law, record in records.items()
+            if law.name in PAST_WINDOWS
+            for module in record.limited
+        }
+        return tuple(
+            number
+            for number, is_windowed in enumerate(self.windowed)
+            if is_windowed and self.attentions[number] not in limited
+        )
 
     def _follows_length(self) -> bool:
         """Return whether frequencies of the model follow the length of the sequence."""
@@ -744,9 +767,9 @@ class PassHooks:
         if mask is not None and (equipment.needs_documents or positions is None):
             visible = mask.bool()[:, None, None] if mask.dim() == 2 else read_visible(mask)
             end = mask.shape[-1]
-            # A static cache has rows that are not in use yet.
+            # A static cache has rows that are not in use yet, and in a window never more than it.
             if cache is not None and _is_static(cache) and mask.dim() == 4:
-                end = int(cache.get_seq_length()) + count
+                end = min(end, int(cache.get_seq_length()) + count)
             # Whoever is masked is hidden from all queries.
             document = visible[:, 0, :, end - count : end].any(1).long() - 1
             if current.is_packed and positions is not None and cache is None:
@@ -980,11 +1003,12 @@ def _choose_keys(indices: Tensor, mask: Tensor | None, q: Tensor, k: Tensor) -> 
         q: Queries [B, H, N, K].
         k: Keys [B, G, M, K].
     """
-    chosen = torch.zeros(len(q), 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-    chosen = chosen.scatter(
-        -1, indices.long()[:, None], torch.ones_like(indices[:, None], dtype=torch.bool)
-    )
-    return chosen if mask is None else chosen & mask[..., : k.shape[2]]
+    count = k.shape[2]
+    # A query chooses among all rows of a static cache; those not in use yet go to a last column.
+    numbers = indices.long().clamp(max=count)[:, None]
+    chosen = torch.zeros(len(q), 1, q.shape[2], count + 1, dtype=torch.bool, device=q.device)
+    chosen = chosen.scatter(-1, numbers, torch.ones_like(numbers, dtype=torch.bool))[..., :count]
+    return chosen if mask is None else chosen & mask[..., :count]
 
 
 def _leave_out_rotation(attention: nn.Module, surgery: Surgery) -> None:
@@ -1139,7 +1163,8 @@ class CacheView:
         if not is_adopted:
             _adopt(store, seen)
         if isinstance(store, StaticLayer):
-            count = seen + len(layer.tokens)
+            # A full window returns the keys of the tokens in it, all of them in use.
+            count = min(seen + len(layer.tokens), k.shape[2])
             k, v = k[:, :, :count], v[:, :, :count]
             # The keys of this pass are those before their update, which writes into the cache.
             k = k.clone() if layer.chain.key_updaters else k
@@ -1169,7 +1194,7 @@ class CacheView:
             _adopt(store, seen)
         first, second = stored
         if isinstance(store, StaticLayer):
-            count = seen + len(layer.tokens)
+            count = min(seen + len(layer.tokens), first.shape[2])
             first, second = first[:, :, :count], second[:, :, :count]
         self._remember(store, seen, first)
         return first, second
@@ -1202,6 +1227,9 @@ class CacheView:
             OptionError: The cache also keeps keys outside its window.
         """
         names, count = self._layer.chain.key_updaters, store.keys.shape[2]
+        if isinstance(store, StaticSlidingWindowLayer):
+            problem = f"{', '.join(names)} updates cached keys, which a static window does not keep"
+            raise OptionError("cache", f"{problem}; use the dynamic cache")
         if store.is_sliding and count > k.shape[2]:
             problem = f"{', '.join(names)} updates cached keys, and this cache keeps some back"
             raise OptionError("cache", f"{problem} to remove tokens; decode without an assistant")
@@ -1219,9 +1247,7 @@ def _adopt(store: Any, seen: int) -> None:
     Raises:
         OptionError: Its class is not supported, or it already contains keys.
     """
-    if isinstance(store, StaticSlidingWindowLayer) or not isinstance(
-        store, DynamicLayer | StaticLayer
-    ):
+    if not isinstance(store, DynamicLayer | StaticLayer):
         problem = f"an equipped model cannot use a cache of {type(store).__name__}"
         raise OptionError("cache", f"{problem}; use the dynamic or the static cache")
     if seen:
