@@ -59,6 +59,7 @@ def test_a_file_of_another_architecture_or_cut_short_is_refused(tmp_path):
     known = "gemma2, gemma3, llama, olmo2, phi3, qwen2, qwen3, smollm3"
     for name, fields, part in [
         ("mamba", {}, f"of architecture 'mamba'; GGUF files are read of cohere2, {known}"),
+        ("lfm2", {}, "of architecture 'lfm2'; GGUF files are read of"),
         ("qwen3moe", {"qwen3moe.expert_count": 4}, "'qwen3moe' is a mixture of experts"),
         ("llama", {"split.count": 3}, "one of 3 files that are one model; merge them with"),
         ("llama", {}, "llama.embedding_length is missing"),

@@ -44,16 +44,42 @@ def test_they_go_before_the_recipe(launcher, monkeypatch):
     assert isinstance(trainer.strategy, DDPStrategy)
 
 
-def test_weights_are_dealt_out_to_all_processes(monkeypatch):
-    message(monkeypatch, several.torchrun(0, 2))
+@pytest.mark.parametrize(
+    ("replicas", "sizes"), [(1, (4, 1)), (2, (2, 2))], ids=["one copy", "two copies"]
+)
+def test_weights_are_dealt_out_to_all_processes(replicas, sizes, monkeypatch):
+    message(monkeypatch, several.torchrun(0, 4))
+    options = {"accelerator": "cpu", "strategy": "fsdp", "replicas": replicas}
     recipe = zoo.load_recipe(
-        "vit_comrope", {"trainer.accelerator": "cpu", "trainer.strategy": "fsdp"}
+        "vit_comrope", {f"trainer.{key}": value for key, value in options.items()}
     )
     strategy = build_trainer(recipe).strategy
     assert isinstance(strategy, ModelParallelStrategy)
-    assert strategy._data_parallel_size == 2
+    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == sizes
 
 
-def test_what_does_not_go_with_shards_is_told():
-    with pytest.raises(zoo.errors.RecipeError, match=r"trainer.compile: .*choose strategy ddp"):
-        zoo.load_recipe("vit_comrope", {"trainer.strategy": "fsdp", "trainer.compile": True})
+def test_copies_that_processes_cannot_share_are_refused(monkeypatch):
+    for count, replicas in ((4, 3), (2, 2), (3, 2)):
+        message(monkeypatch, several.torchrun(0, count))
+        options = {"trainer.accelerator": "cpu", "trainer.strategy": "fsdp"}
+        problem = f"trainer.replicas: {count} processes cannot shard {replicas} copies"
+        with pytest.raises(zoo.errors.RecipeError, match=problem):
+            zoo.load_recipe("vit_comrope", {**options, "trainer.replicas": replicas})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": "fsdp", "compile": True}, "trainer.compile: .*write blocks"),
+        ({"replicas": 2}, "trainer.replicas: strategy auto has a whole copy in each process"),
+        ({"sharded_checkpoints": True}, "trainer.sharded_checkpoints: strategy auto has no shards"),
+        (
+            {"strategy": "fsdp", "sharded_checkpoints": True, "async_checkpoint": True},
+            "trainer.async_checkpoint: folders of shards are not written in the background",
+        ),
+    ],
+)
+def test_what_does_not_go_with_shards_is_told(options, words):
+    given = {f"trainer.{key}": value for key, value in options.items()}
+    with pytest.raises(zoo.errors.RecipeError, match=words):
+        zoo.load_recipe("vit_comrope", given)

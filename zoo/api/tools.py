@@ -227,7 +227,8 @@ def convert(
     Args:
         source: A folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, Phi-3,
             SmolLM3, OLMo 2 and 3, Gemma 2 and 3, Cohere 2, GPT-2, BERT, ViT, DINOv3, or what
-            `zoo.export` wrote for "hf"; or a file: GGUF of such a decoder, or RoPE-ViT.
+            `zoo.export` wrote for "hf"; or a file: GGUF of such a decoder, or RoPE-ViT; or a
+            checkpoint that is a folder of shards, which becomes one file.
         overrides: Changes of the recipe, as of `zoo.fit`.
         to: The run directory to write; by default a new one, runs/NAME/TIME-HASH.
         verbose: Print progress to standard error. None leaves logging to the caller.

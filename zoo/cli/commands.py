@@ -301,7 +301,8 @@ COMMANDS: Mapping[str, Command | str] = MappingProxyType(
                     "FOLDER|FILE",
                     "a folder with config.json and safetensors: Llama, Mistral, Qwen2, Qwen3, "
                     "Phi-3, SmolLM3, OLMo 2 and 3, Gemma 2 and 3, Cohere 2, GPT-2, BERT, ViT, "
-                    "DINOv3, or of zoo export to=hf; or a file: GGUF, or RoPE-ViT",
+                    "DINOv3, or of zoo export to=hf; or a file: GGUF, or RoPE-ViT; or a "
+                    "checkpoint that is a folder of shards, which becomes one file",
                     type=Path,
                 ),
                 Argument(

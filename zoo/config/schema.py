@@ -51,6 +51,8 @@ OURS = (
     "activation_checkpointing",
     "ema_decay",
     "reshard_after_forward",
+    "replicas",
+    "sharded_checkpoints",
     "async_checkpoint",
     "num_threads",
     "val_every_n_steps",
@@ -104,6 +106,9 @@ class TrainerOptions:
     reshard_after_forward: bool = True
     """With fsdp, drop the gathered weights of a block after its forward pass and gather them again;
     false keeps them until its backward pass."""
+    replicas: Count = 1
+    """With fsdp, copies of the sharded weights (HSDP): each is sharded among an equal part of the
+    processes, such as those of a node, and gradients are averaged over the copies."""
     precision: Precision = "32-true"
     """Precision of weights and computation."""
     float32_matmul: Literal["highest", "high"] = "highest"
@@ -153,6 +158,9 @@ class TrainerOptions:
     default."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
+    sharded_checkpoints: bool = False
+    """With fsdp, write a checkpoint as a folder, to which each process writes its shards. Any
+    number of processes, with any strategy, can resume from it."""
     num_threads: Count | Literal["auto"] | None = "auto"
     """CPU threads per process, which affect rounding; auto takes the cores that the process may
     use, and keeps the number of a resumed run; null leaves torch's default."""
@@ -174,9 +182,10 @@ class TrainerOptions:
             for number, member in enumerate(chosen):
                 if member in chosen[:number]:
                     yield join(key, f"{name}.{number}"), f"{member} appears twice", "list it once"
-        if self.compile and self.strategy == "fsdp":
-            hint = "leave it out, or choose strategy ddp"
-            yield join(key, "compile"), "sharded blocks cannot be compiled", hint
+        if self.compile is True and self.strategy == "fsdp":
+            hint = "write blocks, or choose strategy ddp"
+            message = "a graph of the whole model cannot gather the shards of its blocks"
+            yield join(key, "compile"), message, hint
         if self.compile_mode != "default" and not self.compile:
             hint = "set trainer.compile, or leave it out"
             yield join(key, "compile_mode"), "nothing is compiled", hint
@@ -184,15 +193,22 @@ class TrainerOptions:
             hint = "leave it out, or choose strategy fsdp"
             message = f"strategy {self.strategy} shards no weights"
             yield join(key, "reshard_after_forward"), message, hint
+        if self.replicas > 1 and self.strategy != "fsdp":
+            message = f"strategy {self.strategy} has a whole copy in each process"
+            yield join(key, "replicas"), message, "leave it out, or choose strategy fsdp"
+        if self.sharded_checkpoints and self.strategy != "fsdp":
+            message = f"strategy {self.strategy} has no shards"
+            hint = "leave it out, or choose strategy fsdp"
+            yield join(key, "sharded_checkpoints"), message, hint
+        elif self.sharded_checkpoints and self.async_checkpoint:
+            message = "folders of shards are not written in the background"
+            yield join(key, "async_checkpoint"), message, "leave one of them out"
         if isinstance(self.devices, str) and not re.fullmatch(r"auto|\d+(,\d+)*", self.devices):
             expected = "expected how many devices, auto, or which ones as '0,1'"
             yield join(key, "devices"), f"{expected}, got {format_value(self.devices)}", ""
         if isinstance(self.devices, int) and self.devices > MAX_DEVICES:
             message = f"{self.devices:,} devices of one node"
             yield join(key, "devices"), message, f"expected at most {MAX_DEVICES:,}"
-        if self.ema_decay is not None and self.strategy == "fsdp":
-            message = "an average needs all weights in each process, and fsdp shards them"
-            yield join(key, "ema_decay"), message, "choose strategy ddp, or leave ema_decay out"
         if self.ema_decay is not None and self.precision in COARSE:
             message = f"an average moves in steps that precision {self.precision} rounds away"
             hint = "choose bf16-mixed or 16-mixed, or leave ema_decay out"

@@ -66,6 +66,9 @@ DEFAULT_OVERRIDES = {
     "trainer.devices": 1,
     "trainer.num_nodes": 1,
     "trainer.strategy": "auto",
+    "trainer.reshard_after_forward": True,
+    "trainer.replicas": 1,
+    "trainer.sharded_checkpoints": False,
 }
 
 

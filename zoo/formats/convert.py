@@ -138,7 +138,8 @@ def convert_weights(
 
     Args:
         source: A folder with config.json and safetensors, or a file: safetensors or GGUF, or
-            weights of RoPE-ViT as `torch.save` wrote them.
+            weights of RoPE-ViT as `torch.save` wrote them. A checkpoint that is a folder of shards
+            becomes one of one file.
         options: The run directory to write.
         overrides: Changes of the recipe.
 
@@ -146,6 +147,8 @@ def convert_weights(
         RecipeError: The recipe is wrong, or the run directory exists already.
         CheckpointError: The weights are unreadable, or not those of a model that zoo has.
     """
+    if checkpoint.is_sharded(source):
+        return _join_shards(source, options, overrides)
     published = read_published(source)
     if published.config.get("model_type") == EXPORTED:
         recipe, task = restore_exported(published, source, overrides)
@@ -171,6 +174,35 @@ def convert_weights(
         weights=len(published.weights),
         dropped=converted.dropped,
         difference=converted.difference,
+    )
+
+
+def _join_shards(source: Path, options: ConvertOptions, overrides: Overrides) -> ConvertResult:
+    """Write a sharded checkpoint as one of one file, with the state of its training.
+
+    Raises:
+        RecipeError: There are overrides, or the run directory exists already.
+        CheckpointError: The folder is damaged.
+    """
+    content = checkpoint.read(source)
+    metadata = content["zoo"]
+    recipe = config.from_plain(metadata["recipe"], origin=str(source), name=metadata["name"])
+    if overrides:
+        hint = "leave the changes out, and give them to the command that reads the new run"
+        raise RecipeError(recipe.make_issue("", "a checkpoint is joined with its own recipe", hint))
+    folder = _choose_folder(options, recipe)
+    target = Path("checkpoints", source.name)
+    with new_folder(folder) as unfinished:
+        run_dir.create(recipe, unfinished)
+        checkpoint.write_sealed(checkpoint.serialise(content), unfinished / target)
+    if options.to is None:
+        run_dir.name_latest(folder)
+    return ConvertResult(
+        recipe=recipe.name,
+        run=folder,
+        checkpoint=folder / target,
+        weights=len(content["state_dict"]),
+        dropped=(),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch import nn
 
 from zoo import registry
@@ -22,7 +22,7 @@ from zoo.attention.chain import make_factory
 from zoo.attention.encoding import Dims, Encoding, EncodingFactory
 from zoo.attention.layer import LayerOptions, SelfAttention
 from zoo.attention.mixer import Mixer, MixerFactory, make_mixer_factory
-from zoo.config import Recipe
+from zoo.config import Recipe, TrainerOptions
 from zoo.config.schema import ONCE, OURS
 from zoo.config.stages import count_stages, resolve_stage
 from zoo.data.base import DataModule, Datasets
@@ -32,6 +32,7 @@ from zoo.optim.base import freeze
 from zoo.options import Choice
 from zoo.run import processes
 from zoo.run.checkpoint import RandomStreams
+from zoo.run.sharded_strategy import ShardedStrategy
 from zoo.tasks.base import Optimizer, Task
 
 INPUT_PRECISIONS: Mapping[str, torch.dtype] = MappingProxyType(
@@ -297,7 +298,7 @@ def build_trainer(recipe: Recipe) -> L.Trainer:
         options["plugins"] = [SLURMEnvironment(auto_requeue=False)]
 
     world_size = processes.count_processes(recipe.trainer)
-    options["strategy"] = _build_strategy(recipe.trainer.strategy, world_size)
+    options["strategy"] = _build_strategy(recipe.trainer, world_size)
     return L.Trainer(
         **options,
         logger=False,
@@ -310,11 +311,19 @@ def build_trainer(recipe: Recipe) -> L.Trainer:
     )
 
 
-def _build_strategy(name: str, world_size: int) -> Strategy | str:
-    if name == "fsdp":
-        return ModelParallelStrategy(
-            world_size, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
+def _build_strategy(options: TrainerOptions, world_size: int) -> Strategy | str:
+    """Build the strategy of a recipe for a number of processes.
+
+    Raises:
+        OptionError: The processes cannot be divided into the copies of the sharded weights.
+    """
+    if options.strategy == "fsdp":
+        copies = options.replicas
+        if copies > 1 and (world_size % copies or world_size == copies):
+            message = f"{world_size} processes cannot shard {copies} copies of the weights"
+            hint = "choose a smaller divisor of their number, or strategy ddp"
+            raise OptionError("replicas", f"{message}; {hint}")
+        return ShardedStrategy(world_size, copies, writes_shards=options.sharded_checkpoints)
     # gradients live in the buckets that are reduced, which saves a copy of them
     return "auto" if world_size == 1 else DDPStrategy(gradient_as_bucket_view=True)
 

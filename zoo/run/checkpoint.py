@@ -2,7 +2,8 @@
 
 A checkpoint is sealed, so that any change to it is noticed: it is the zip archive that `torch.save`
 writes, with the checksum of all its bytes as the archive's comment. It is one file, which other
-programs read as they would without the seal.
+programs read as they would without the seal. A training with sharded weights may write a folder in
+its place; see `zoo/run/shard_files.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from zoo.data.spec import (
 from zoo.errors import CheckpointError, ZooError
 from zoo.options.validation import read_data
 from zoo.packages import PackageError, explain_imports
-from zoo.run import shipped
+from zoo.run import shard_files, shipped
 from zoo.utils import (
     LATEST,
     WRITING,
@@ -65,7 +66,7 @@ KIND = "kind"
 """The entry of a checkpoint that names another kind, of a plug-in."""
 REMOTE = "hf:/"
 """The start of addresses of the Hub; a Path makes one slash of two."""
-LIVE = "current_model_state"
+LIVE = shard_files.LIVE
 """Where Lightning puts the weights under training; `state_dict` has their average."""
 METADATA, CHECKSUM = "zoo", "zoo sha256"  # entries of the header of a safetensors file
 SEAL_START = SEAL_LENGTH.to_bytes(2, "little") + SEAL_NAME
@@ -189,12 +190,12 @@ def locate(name: str | Path) -> Path:
 
 
 def _locate(path: Path) -> Path:
-    if path.is_file():
+    if exists(path):
         return path
     if path.is_dir():
         # a run that was stopped before its first validation has only `last`
         for name in ("best", "last"):
-            if (file := path / "checkpoints" / f"{name}.ckpt").is_file():
+            if exists(file := path / "checkpoints" / f"{name}.ckpt"):
                 return file
         if (file := path / SAFETENSORS).is_file():
             return file
@@ -209,7 +210,7 @@ def _locate(path: Path) -> Path:
         raise CheckpointError(f"{path}: {absence}; did you mean {newest}?")
     if path.name in ("last", "best"):
         named = path.parent / "checkpoints" / f"{path.name}.ckpt"
-        if named.is_file():
+        if exists(named):
             return named
         path = named
     if path.parent.is_dir():
@@ -232,6 +233,29 @@ def find_run_dir(checkpoint: Path) -> Path:
     return folder.parent if folder.name == "checkpoints" else folder
 
 
+def is_sharded(path: Path) -> bool:
+    """Return whether a path is a checkpoint in a folder of shards."""
+    return (path / shard_files.DIGESTS).is_file()
+
+
+def exists(path: Path) -> bool:
+    """Return whether a path is a file, or a folder of shards."""
+    return path.is_file() or is_sharded(path)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read a checkpoint's content; of a folder of shards without its weights.
+
+    Raises:
+        CheckpointError: As `read` raises it.
+    """
+    if not is_sharded(path):
+        return read(path)
+    content = shard_files.read_plain(path)
+    require_checkpoint(content, path)
+    return content
+
+
 def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint's content.
 
@@ -239,11 +263,15 @@ def read(path: Path) -> dict[str, Any]:
         CheckpointError: The file is corrupt, would run code, or is not a checkpoint of this
             version of zoo.
     """
+    if is_sharded(path):
+        content = shard_files.read_whole(path)
+        require_checkpoint(content, path)
+        return content
     stored = _read_file(path)
     try:
         if path.suffix == ".safetensors":
             weights, metadata = _parse_safetensors(stored, path)
-            content: Any = {"zoo": metadata, "state_dict": weights}
+            content = {"zoo": metadata, "state_dict": weights}
         else:
             content = load_plain(_unseal(stored, path))
     except (CheckpointError, PackageError):
@@ -347,7 +375,13 @@ def write_sealed(file: io.BytesIO, path: Path) -> None:
     file.seek(-len(NO_COMMENT), os.SEEK_END)
     file.write(seal)
     try:
-        write_file(file, path)
+        if path.is_dir():
+            # a file does not replace a folder of shards by itself
+            unfinished = path.with_name(f"{path.name}{WRITING}")
+            write_file(file, unfinished)
+            shard_files.replace_by(unfinished, path)
+        else:
+            write_file(file, path)
     except ZooError as error:
         raise ZooError(f"{error}{_mention_checkpoints(path, path.parent)}") from None
 
@@ -420,7 +454,10 @@ def _compute_checksum(header: Mapping[str, Any], data: memoryview) -> str:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy a sealed file. Raises as `read_sealed` and `write` do."""
+    """Copy a checkpoint. Raises as `read_sealed` and `write` do."""
+    if is_sharded(path):
+        shard_files.copy(path, target)
+        return
     write_file(read_sealed(path), target)
 
 
@@ -461,9 +498,12 @@ def _unseal(content: bytes, path: Path) -> io.BytesIO:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a sealed file exists and no byte of it has changed."""
+    """Return whether a checkpoint exists and no byte of it has changed."""
     try:
-        read_sealed(path)
+        if is_sharded(path):
+            shard_files.verify(path)
+        else:
+            read_sealed(path)
     except CheckpointError:
         return False
     return True
@@ -492,7 +532,7 @@ def remove_unfinished(run: Path) -> None:
     """Remove the unfinished files of a run that was killed."""
     for folder in (run, run / "checkpoints"):
         for path in folder.glob(f"*{WRITING}"):
-            path.unlink(missing_ok=True)
+            shard_files.remove(path)
 
 
 def to_plain(value: Any) -> Any:

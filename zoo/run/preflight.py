@@ -437,6 +437,8 @@ def _check_trainer(experiment: Experiment) -> list[ConfigIssue]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trainer = experiment.trainer
+    except OptionError as error:
+        return [experiment.recipe.make_issue(f"trainer.{error.key}", error.message)]
     except Exception as error:
         # Lightning refuses with several types of exceptions
         cause = (str(error).splitlines() or [type(error).__name__])[0]

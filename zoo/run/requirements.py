@@ -176,7 +176,7 @@ def _compute_weight_bytes(experiment: Experiment, processes: int) -> float:
     size = (2 if trainer.precision == "bf16-true" else 4) * 4
     if trainer.ema_decay is not None:
         size += 4
-    return count * size / (processes if trainer.strategy == "fsdp" else 1)
+    return count * size / (processes / trainer.replicas if trainer.strategy == "fsdp" else 1)
 
 
 def _compute_activation_bytes(experiment: Experiment, batch: int, tokens: int) -> float:

@@ -79,7 +79,7 @@ def find_resume_point(
     is_part = resume in ("last", "best")
     named = home / resume if is_part else follow_latest(Path(resume))
     last_checkpoint = named / "checkpoints" / "last.ckpt"
-    if last_checkpoint.is_file():
+    if checkpoint.exists(last_checkpoint):
         content = _read_compatible(recipe, last_checkpoint, accepted)
         return ResumePoint.describe(last_checkpoint, None if folder else named, content, recipe)
     try:
@@ -96,7 +96,7 @@ def find_resume_point(
 
 def _read_compatible(recipe: Recipe, path: Path, accepted: Sequence[str]) -> dict[str, Any]:
     """Read a checkpoint that a recipe can resume from. Raises CheckpointError."""
-    content = checkpoint.read(path)
+    content = checkpoint.read_description(path)
     # converted and exported weights have no state of the optimizer
     if "loops" not in content:
         raise CheckpointError(f"{path}: it holds weights, but no training state to resume")
@@ -204,7 +204,7 @@ def _choose_furthest(paths: list[Path]) -> Path:
     problems: list[str] = []
     for path in paths:
         try:
-            step = checkpoint.read(path).get("global_step", -1)
+            step = checkpoint.read_description(path).get("global_step", -1)
             # compared in this order: steps, then `last` before its equals
             intact.append((step, path.stem == "last", path))
         except CheckpointError as error:

@@ -102,8 +102,10 @@ class Task(L.LightningModule):
     def configure_model(self) -> None:
         """Shard the weights if the strategy does. Lightning calls it before each loop."""
         if self.device_mesh is not None:
-            set_timeout(self.device_mesh, self.sharding.timeout)
-            shard(self.model, self.device_mesh["data_parallel"], self.sharding)
+            mesh = self.device_mesh
+            set_timeout(mesh, self.sharding.timeout)
+            # Lightning's mesh always has two dimensions, of which plain FSDP uses the first
+            shard(self.model, mesh if mesh.size(1) > 1 else mesh["data_parallel"], self.sharding)
 
     def configure_optimizers(self) -> Any:
         """Create the optimizer and its schedule."""

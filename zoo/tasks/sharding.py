@@ -49,7 +49,8 @@ def shard(model: nn.Module, mesh: DeviceMesh, sharding: Sharding = Sharding()) -
 
     Args:
         model: A model with blocks.
-        mesh: A mesh of one dimension.
+        mesh: A mesh of one dimension; of two, weights are sharded along the second one and
+            replicated along the first one (HSDP).
         sharding: How to shard.
     """
     if any(isinstance(weight, DTensor) for weight in model.parameters()):
@@ -97,7 +98,7 @@ class _HasScalars(nn.Module):
         value = super().__getattr__(name)
         if isinstance(value, DTensor) and value.dim() == 0:
             # FSDP averages gradients over processes, and so does this.
-            return value.to_local(grad_placements=[Partial("avg")])
+            return value.to_local(grad_placements=[Partial("avg")] * value.device_mesh.ndim)
         return value
 
 
@@ -121,7 +122,7 @@ def _replicate_scalars(model: nn.Module, mesh: DeviceMesh) -> None:
         for name, weight in scalars.items():
             if weight not in replicas:
                 # One optimizer has all parameters, so all of them are of one class.
-                replica = distribute_tensor(weight.detach(), mesh, [Replicate()])
+                replica = distribute_tensor(weight.detach(), mesh, [Replicate()] * mesh.ndim)
                 replicas[weight] = nn.Parameter(replica, requires_grad=weight.requires_grad)
                 if weight.requires_grad:
                     replicas[weight].register_post_accumulate_grad_hook(_average_gradient)
@@ -139,4 +140,5 @@ def _mix_in(module: nn.Module, mixin: type[nn.Module]) -> None:
 def _average_gradient(weight: Tensor) -> None:
     gradient = weight.grad
     if isinstance(gradient, DTensor):
-        weight.grad = gradient.redistribute(placements=[Replicate()])
+        whole = [Replicate()] * gradient.device_mesh.ndim
+        weight.grad = gradient.redistribute(placements=whole)

@@ -18,6 +18,7 @@ from zoo.config import Recipe
 from zoo.config.schema import EarlyStoppingOptions
 from zoo.data.base import DataModule
 from zoo.run import checkpoint as checkpoints
+from zoo.run import shard_files
 from zoo.run.checkpoint import get_random_state, seed_rank, set_random_state
 from zoo.run.processes import Processes, StepSize
 from zoo.tasks.base import Task
@@ -62,7 +63,7 @@ class SealedCheckpointIO(CheckpointIO):
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint."""
         self.drain()
-        Path(path).unlink(missing_ok=True)
+        shard_files.remove(Path(path))
 
     def drain(self) -> None:
         """Wait until all checkpoints are on the disk. Raises ZooError if one cannot be written."""

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from zoo.run.checkpoint import LIVE
 
@@ -30,12 +39,29 @@ class ExponentialMovingAverage(WeightAveraging):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Create the average on the device of training."""
+        if pl_module.device_mesh is not None:
+            if stage == "fit":
+                # copied before it is sharded, which no sharded module can be
+                average = AveragedModel(pl_module, use_buffers=False, **self._kwargs)
+                average.module.configure_model()  # type: ignore[operator]
+                self._average_model = average
+            return
         # the module itself is not there yet
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and self._average_model is not None:
             # Lightning converts only the module under training, so "bf16-true" would mix types
             trainer.precision_plugin.convert_module(self._average_model.module)
+
+    def _swap_models(self, pl_module: L.LightningModule) -> None:
+        """Swap the weights under training and their average."""
+        _reshard(pl_module)
+        super()._swap_models(pl_module)
+
+    def _copy_average_to_current(self, pl_module: L.LightningModule) -> None:
+        """Copy the average to the module under training."""
+        _reshard(pl_module)
+        super()._copy_average_to_current(pl_module)
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Swap the average in."""
@@ -52,6 +78,12 @@ class ExponentialMovingAverage(WeightAveraging):
     ) -> None:
         """Save the average as the weights, and the weights under training in addition."""
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        if pl_module.device_mesh is not None and self._average_model is not None:
+            # as the strategy saves the weights under training
+            is_whole = not getattr(trainer.strategy, "writes_shards", False)
+            options = StateDictOptions(full_state_dict=is_whole, cpu_offload=True)
+            average = self._average_model.module
+            checkpoint["state_dict"] = get_model_state_dict(average, options=options)
         if self._is_swapped:
             # a signal has interrupted validation
             checkpoint["state_dict"], checkpoint[LIVE] = checkpoint[LIVE], checkpoint["state_dict"]
@@ -62,8 +94,32 @@ class ExponentialMovingAverage(WeightAveraging):
         """Restore both kinds of weights to go on training; a test needs only the average."""
         if trainer.state.fn != "fit":
             return
-        if LIVE in checkpoint:
+        if pl_module.device_mesh is not None:
+            self._load_shards(pl_module, checkpoint)
+        elif LIVE in checkpoint:
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
         elif self._average_model is not None:
             # trained without an average so far
             self._average_model.module.load_state_dict(checkpoint["state_dict"])
+
+    def _load_shards(self, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Restore both kinds of sharded weights. The strategy has loaded those of the average."""
+        assert self._average_model is not None
+        average = self._average_model
+        with torch.no_grad():
+            for copied, loaded in zip(
+                average.module.parameters(), pl_module.parameters(), strict=True
+            ):
+                copied.copy_(loaded)
+        if LIVE in checkpoint:
+            average.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
+            is_whole = not any(isinstance(one, DTensor) for one in checkpoint[LIVE].values())
+            options = StateDictOptions(full_state_dict=is_whole, broadcast_from_rank0=is_whole)
+            set_model_state_dict(pl_module, checkpoint[LIVE], options=options)
+
+
+def _reshard(module: nn.Module) -> None:
+    """Drop gathered weights, which an evaluation leaves behind: they are copies of the shards."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()

@@ -24,6 +24,7 @@ from zoo.run.checkpoint import (
     to_plain,
     write_sealed,
 )
+from zoo.run.sharded_strategy import gather_weights
 from zoo.tasks.base import Task
 
 
@@ -302,7 +303,7 @@ class FiniteGuard(L.Callback):
         """
         processes = self.checkpoints.processes
         located = nan_replay.find_origin(trainer, task, check.records)
-        weights = trainer.strategy.lightning_module_state_dict()
+        weights = gather_weights(trainer.strategy)
         origins = processes.all_gather(located and located[1])
         rank = next((rank for rank, origin in enumerate(origins) if origin), 0)
         first_module = origins[rank] or weight or "none when the step was repeated"
