@@ -1,4 +1,4 @@
-"""Laws of the batches that a collator or a packer makes of documents."""
+"""Laws of the batches that a collator or a packer builds from documents."""
 
 from __future__ import annotations
 

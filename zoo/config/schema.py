@@ -154,7 +154,7 @@ class TrainerOptions:
     profile: ProfileOptions | None = None
     """Write a trace of some steps with torch.profiler: {steps: [10, 13]}; null writes none."""
     collective_timeout: Annotated[float, Between(1)] | None = None
-    """Seconds that a process waits for the others before it gives up; null leaves torch's
+    """Seconds that a process waits for the others before it ends; null leaves torch's
     default."""
     async_checkpoint: bool = False
     """Write checkpoints in the background."""
