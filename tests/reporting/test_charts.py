@@ -16,6 +16,7 @@ from zoo.reporting.panel import (
     Heatmap,
     HeatmapGrid,
     LineChart,
+    Points,
     Scale,
     fit_height,
     label_heads,
@@ -109,3 +110,18 @@ def test_contrast_is_that_of_the_guidelines():
     assert measure_contrast("#000000", "#ffffff") == pytest.approx(21)
     # the lightest grey of WCAG's examples that is allowed on white
     assert measure_contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
+
+
+@pytest.mark.parametrize("is_page", [True, False])
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_plot_of_vectors_has_equal_units_and_no_empty_half(is_page, is_signed):
+    across = torch.tensor([0.0, 0.5, 2.0])
+    down = torch.tensor([-1.0 if is_signed else 1.0, 0.5, 0.0])
+    panel = Points(title="", x="", y="", caption="", groups={"all": (across, down)}, square=True)
+    chart = draw_panel(panel, Style(width=420, height=220, is_page=is_page)).to_dict()
+    axes = chart["layer"][0]["encoding"]
+    x_low, x_high = axes["x"]["scale"]["domain"]
+    y_low, y_high = axes["y"]["scale"]["domain"]
+    assert chart["width"] / (x_high - x_low) == pytest.approx(chart["height"] / (y_high - y_low))
+    assert -0.2 < x_low <= 0
+    assert (y_low == -y_high) is is_signed

@@ -158,7 +158,7 @@ def test_what_lies_beyond_an_axis_is_an_arrow(name):
     page = draw_for_page(panel)
     assert sum(page.svg.count(text) for text in DIRECTIONS) == len(directions)
     lined = panel.to_line_chart() if isinstance(panel, Curves) else panel
-    assert json.loads(page.data)["dots"] == [n for n, _ in list_dots(lined, Style(is_page=True))]
+    assert json.loads(page.data)["dots"] == [n for n, _ in list_dots(lined)]
     assert page.svg.count("mark-symbol") == bool(json.loads(page.data)["dots"])
 
 

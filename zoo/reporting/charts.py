@@ -58,6 +58,8 @@ from zoo.utils import name_file
 FEW_POINTS = 12  # largest number of points of a line that are marked
 BUCKETS = 160  # stretches of a long line, each reduced to its lowest and its highest value
 BAR_STEP = 22
+SQUARE = 300.0  # width and height of a plot of a page with equal units on both axes
+MARGIN = 0.05  # of an axis without negative values, before 0
 # A font that comes with vl-convert, so that files are the same on all machines.
 FONT = "Liberation Sans"
 SIMILAR_FONTS = "Arial, Helvetica, sans-serif"
@@ -218,7 +220,7 @@ def draw_lines(panel: LineChart, style: Style) -> Chart:
             strokeWidth=1.7, strokeCap="round", strokeJoin="round", clip=bool(cuts), strokeDash=dash
         )
         layers.append(lines.encode(**encoding))
-    few = [{"series": str(number)} | row for number, row in list_dots(panel, style)]
+    few = [{"series": str(number)} | row for number, row in list_dots(panel)]
     if few:
         dots = start_chart(few).mark_circle(size=24, opacity=1)
         encoding = _colour_encoding(names, colours, style, dashed=False)
@@ -237,17 +239,20 @@ def draw_points(panel: Points, style: Style) -> Chart:
 
     Points beyond an axis are arrows at the edge of the plot.
     """
-    x_scale, y_scale = fit_point_scales(panel, style)
+    x_scale, y_scale = fit_point_scales(panel)
     names = list(panel.groups)
     colours = [style.palette.colour(number, len(names)) for number in range(len(names))]
     cuts = list_point_cuts(panel, x_scale, y_scale)
-    rows = [{"series": str(number)} | row for number, row in list_dots(panel, style)]
+    rows = [{"series": str(number)} | row for number, row in list_dots(panel)]
     x, y = x_axis("x", panel.x, x_scale, style), y_axis("y", y_scale, style)
     chart = start_chart(rows).mark_circle(size=26 if len(rows) > 12 else 60, opacity=0.85)
     chart = chart.encode(x=x, y=y, **_colour_encoding(names, colours, style, dashed=False))
     name = f"{panel.y} \u00b7 {panel.note}" if panel.note else panel.y
     layers = [chart, *_draw_cuts(cuts, x, y, names, colours, style)]
-    return finish_chart(alt.layer(*layers), _note_cuts(replace(panel, y=name), cuts), style)
+    if panel.square:
+        style = _fit_units(style, x_scale, y_scale)
+    noted = _note_cuts(replace(panel, y=name), cuts)
+    return finish_chart(alt.layer(*layers), noted, style, fit="pad" if panel.square else "fit")
 
 
 def draw_bars(panel: Bars, style: Style) -> Chart:
@@ -295,17 +300,26 @@ def fit_scales(panel: LineChart) -> tuple[Scale, Scale]:
     return x_scale, panel.y_scale or fit_height(held)
 
 
-def fit_point_scales(panel: Points, style: Style) -> tuple[Scale, Scale]:
+def fit_point_scales(panel: Points) -> tuple[Scale, Scale]:
     """Return the scales of a scatter plot; missing ones are fitted to its points."""
     groups = list(panel.groups.values())
     x_scale = panel.x_scale or fit_scale(x for x, _ in groups).widen()
     y_scale = panel.y_scale or fit_scale((y for _, y in groups), log=panel.steep).widen()
     if not panel.square:
         return x_scale, y_scale
-    # Equal units on both axes, with the origin in the middle of the plot.
+    # one range around the origin; an axis without negative values begins next to it
     reach = max(abs(end) for s in (x_scale, y_scale) for end in (s.low, s.high))
-    ratio = 1.95 if style.is_page else style.width / style.height
-    return Scale(-reach * ratio, reach * ratio), Scale(-reach, reach)
+    has_negative = [any(bool((pair[axis] < 0).any()) for pair in groups) for axis in (0, 1)]
+    x_low, y_low = (-reach if is_signed else -MARGIN * reach for is_signed in has_negative)
+    return Scale(x_low, reach), Scale(y_low, reach)
+
+
+def _fit_units(style: Style, x_scale: Scale, y_scale: Scale) -> Style:
+    """Return a style whose plot is as large as it can be with equal units on both axes."""
+    width, height = (SQUARE, SQUARE) if style.is_page else (style.width, style.height)
+    spans = x_scale.high - x_scale.low, y_scale.high - y_scale.low
+    unit = min(width / spans[0], height / spans[1])
+    return replace(style, width=unit * spans[0], height=unit * spans[1])
 
 
 def line_colours(lines: Sequence[Line], palette: Palette) -> list[str]:
@@ -334,10 +348,10 @@ def thin_line(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x[indices], y[indices]
 
 
-def list_dots(panel: LineChart | Points, style: Style) -> list[tuple[int, dict[str, Any]]]:
+def list_dots(panel: LineChart | Points) -> list[tuple[int, dict[str, Any]]]:
     """Return the series number and the coordinates of each dot, in the order of drawing."""
     if isinstance(panel, Points):
-        x_scale, y_scale = fit_point_scales(panel, style)
+        x_scale, y_scale = fit_point_scales(panel)
         points = [(n, _rows(x=x, y=y)) for n, (x, y) in enumerate(panel.groups.values())]
     else:
         x_scale, y_scale = fit_scales(panel)

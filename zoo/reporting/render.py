@@ -91,7 +91,7 @@ def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
     colours = charts.line_colours(panel.lines, VARIABLES)
     legend = [(colour, line.label) for colour, line in zip(colours, panel.lines, strict=True)]
     drawn = [number for number, line in enumerate(panel.lines) if len(line.x)]
-    dots = [number for number, _ in charts.list_dots(panel, PAGE)]
+    dots = [number for number, _ in charts.list_dots(panel)]
     x_scale, y_scale = charts.fit_scales(panel)
     data = {
         "series": legend,
@@ -107,7 +107,7 @@ def _describe_lines(svg: Markup, panel: LineChart) -> Drawing:
 def _describe_points(svg: Markup, panel: Points) -> Drawing:
     names = list(panel.groups)
     legend = [(VARIABLES.colour(n, len(names)), name) for n, name in enumerate(names)]
-    dots = [number for number, _ in charts.list_dots(panel, PAGE)]
+    dots = [number for number, _ in charts.list_dots(panel)]
     data = {"series": legend, "lines": [], "dots": dots, "bands": []}
     return Drawing(svg=svg, legend=legend if len(legend) > 1 else (), data=json.dumps(data))
 

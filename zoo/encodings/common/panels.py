@@ -39,6 +39,7 @@ FREQUENCIES_CAPTION = (
 WAVES_CAPTION = (
     "Each point is a pair of channels: it rotates fastest along the direction from the origin to"
     " the point, and faster the farther out; points on an axis encode only rows or only columns."
+    " A vector and its opposite rotate alike: the one to the right is drawn."
 )
 SHIFT_CAPTION = (
     "Change of the rotation between two neighbours when both are shifted: a flat line at 0 means"
@@ -209,7 +210,11 @@ def frequency_panels(wave_vectors: Tensor, encoding: Encoding, call: AttentionCa
     if len(waves) == 3:
         caption = "Rotation of each pair per frame; pairs that do not rotate are not drawn."
         yield pair_panel("Rotation along time", "radians per frame", waves[0], caption)
-    heads = label_heads(distinct(waves[-2:].transpose(0, 1)))
+    # a vector and its opposite rotate alike, but for the order of the two channels
+    down, across = waves[-2:]
+    is_opposite = (across < 0) | ((across == 0) & (down < 0))
+    signs = torch.where(is_opposite, -1.0, 1.0)
+    heads = label_heads(distinct(torch.stack([signs * down, signs * across], dim=1)))
     yield Points(
         title="Wave vectors",
         x="radians per column",
