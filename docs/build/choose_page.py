@@ -20,13 +20,13 @@ from zoo.benchmark.result import BenchResult
 from zoo.comparison.text import join_names
 from zoo.comparison.training_end import FLAT
 from zoo.config import recipe_files
+from zoo.reporting.numbers import NOTHING
 from zoo.reporting.tables import format_markdown
 
 PAGE = DOCS / "choose.md"
 README = DOCS.parent / "README.md"
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
 MOST_ROWS = 8
-NOT_MEASURED = "not measured"
 HEAD = (
     "what you need",
     "best encoding",
@@ -40,9 +40,8 @@ IMAGES = {"step": "vit_s"}
 CONVENTION_KEYS = ("coordinates", "model.scale_embeddings", "optim.encoding_lr")
 ABOUT = """# Which encoding should I take?
 
-Written by `python docs/build/pages.py` from comparisons that tune every encoding in each study (the
-files in `docs/records`), and from the recorded [speed](speed.md) and [equipped models](equip.md).
-All numbers of a row were measured on the same samples, in the same metric. There is no answer yet
+All numbers of a row were measured on the same samples, in the same metric, by comparisons that tune
+every encoding in each study. There is no answer yet
 if fewer than three studies are recorded, or if no encoding beats a trivial baseline, on the samples
 of the row or at the training size. Where an image is larger than in training, the baselines include
 softmax regression on images *resized* to the training size.
@@ -67,7 +66,7 @@ COSTS = """## What it costs, and where it works
 ### Text
 
 Relative to `rope`: a training step, the memory of training, and decoding one token after 4,096
-others with a cache.
+others with a cache. \u2013: not measured.
 
 """
 IMAGE_COSTS = """
@@ -76,6 +75,8 @@ IMAGE_COSTS = """
 A training step relative to `none`.
 
 """
+ORIGIN = """Written by `python docs/build/pages.py` from the comparisons in `docs/records`, the recorded
+[speed](speed.md) and the table of [equipped models](equip.md)."""
 RESULTS = """From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
 papers](docs/claims.md). All numbers of a row were measured on the same samples. Means have 95 %
 intervals; an encoding is *not excluded* if the interval of its difference to the best holds 0.
@@ -102,6 +103,7 @@ def write_guide(evidence: Evidence) -> str:
     lines = [ABOUT + format_markdown(head, rows, head), "", READING + COSTS + _cost_table(TEXT)]
     lines += [IMAGE_COSTS + _cost_table(IMAGES)]
     lines += [DEFAULTS + _convention_table(evidence.conventions), "", _judge_axes(evidence)]
+    lines += ["", ORIGIN]
     return "\n".join(lines) + "\n"
 
 
@@ -125,7 +127,7 @@ def _cost_table(columns: Mapping[str, str]) -> str:
         # a chain such as kerple+dape has no row of its own there
         fits = sum(answer in ("yes", "index") for answer in answers)
         known = any(answer is not None for answer in answers)
-        row = [found.get(name, NOT_MEASURED) for found in ratios.values()]
+        row = [found.get(name, NOTHING) for found in ratios.values()]
         rows.append([f"`{name}`", *row, f"{fits} of {len(answers)}" if known else "see its parts"])
     head = ["encoding", *ratios, "existing models"]
     return format_markdown(head, rows, head[:1])
