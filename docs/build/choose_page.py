@@ -41,10 +41,10 @@ CONVENTION_KEYS = ("coordinates", "model.scale_embeddings", "optim.encoding_lr")
 ABOUT = """# Which encoding should I take?
 
 All numbers of a row were measured on the same samples, in the same metric, by comparisons that tune
-every encoding in each study. There is no answer yet
-if fewer than three studies are recorded, or if no encoding beats a trivial baseline, on the samples
-of the row or at the training size. Where an image is larger than in training, the baselines include
-softmax regression on images *resized* to the training size.
+every encoding in each study. There is no answer yet if fewer than three studies are recorded, or if
+no encoding beats a trivial baseline, on the samples of the row or at the training size. Where an
+image is larger than in training, the baselines include softmax regression on images *resized* to
+the training size.
 
 """
 READING = f"""*Best* is the encoding with the best mean, with its 95 % interval. *Not excluded* are
