@@ -39,16 +39,18 @@ COUNTS_PADDING = "the class takes no position ids and counts padding, too"
 CONVOLVES_PADDING = "a convolution over tokens reads padding, which no mask hides from it"
 POOLS_PADDING = "pairs of tokens are pooled, and which are pairs depends on the padding"
 INFERRED = "inferred from the report, without a script: "
+STATE = "the state of recurrent layers or convolutions runs on into the next text"
+SINGLE = "the state is read for single tokens only"
+MISPLACED = "relative biases of the predicting streams are those of other tokens, later ones too"
 NO_DECODER = "the class needs is_decoder=True, which its configuration does not have by default"
 REMARKS = {
     ("bamba", "cache"): "without position ids, calls with a cache count from 0",
-    ("bamba", "packing"): "the state of recurrent layers runs on into the next text",
-    ("bart", "left_padding"): INFERRED + COUNTS_PADDING,
-    ("mbart", "left_padding"): INFERRED + COUNTS_PADDING,
-    ("mvp", "left_padding"): INFERRED + COUNTS_PADDING,
-    ("marian", "left_padding"): INFERRED + COUNTS_PADDING,
-    ("ministral3", "shift"): INFERRED
-    + "by design: queries are scaled by their position past the original length",
+    ("bamba", "packing"): STATE,
+    ("bart", "left_padding"): COUNTS_PADDING,
+    ("mbart", "left_padding"): COUNTS_PADDING,
+    ("mvp", "left_padding"): COUNTS_PADDING,
+    ("marian", "left_padding"): COUNTS_PADDING,
+    ("ministral3", "shift"): "by design: queries past the original length are scaled by position",
     ("bert-generation", "future"): NO_DECODER,
     ("bert-generation", "packing"): NO_DECODER,
     ("bigbird_pegasus", "left_padding"): COUNTS_PADDING,
@@ -57,9 +59,8 @@ REMARKS = {
     ("cpmant", "future"): "by design: the class reads a prompt in both directions",
     ("deepseek_v4", "left_padding"): INFERRED
     + "blocks of compressed keys are counted from the padding",
-    ("deepseek_v4", "packing"): INFERRED
-    + "blocks of compressed keys reach from one text into the next",
-    ("falcon_mamba", "cache"): INFERRED + "the state is read for single tokens only, as in Mamba",
+    ("deepseek_v4", "packing"): "blocks of compressed keys reach from one text into the next",
+    ("falcon_mamba", "cache"): SINGLE,
     ("convbert", "left_padding"): CONVOLVES_PADDING,
     ("convbert", "right_padding"): CONVOLVES_PADDING,
     ("nystromformer", "left_padding"): CONVOLVES_PADDING,
@@ -67,12 +68,27 @@ REMARKS = {
     ("funnel", "left_padding"): POOLS_PADDING,
     ("funnel", "right_padding"): POOLS_PADDING,
     ("mra", "order"): "without its CUDA kernel, the attention returns zeros and no message",
-    ("mamba", "cache"): "the state is read for single tokens only",
-    ("inkling2_loop_text", "packing"): INFERRED
-    + "short convolutions of keys and values reach from one text into the next",
+    ("mamba", "cache"): SINGLE,
+    ("zamba", "cache"): SINGLE,
+    ("moshi", "cache"): "masks have no window, which only the cache keeps",
+    ("moshi", "left_padding"): "masks have no window, which only the cache keeps",
+    ("moshi", "window"): "masks have no window, which only the cache keeps",
+    ("openai-gpt", "packing"): "by design: the class takes no mask of pairs to keep texts apart",
+    ("pegasus", "left_padding"): COUNTS_PADDING,
+    ("trocr", "left_padding"): COUNTS_PADDING,
+    ("prophetnet", "future"): MISPLACED,
+    ("prophetnet", "cache"): MISPLACED,
+    ("prophetnet", "left_padding"): MISPLACED,
+    ("prophetnet", "right_padding"): MISPLACED,
+    ("xlnet", "future"): "by design: tokens see all others, but those that a perm_mask hides",
+    ("inkling2_loop_text", "packing"): STATE,
+    ("zaya", "packing"): STATE,
     ("inkling2_loop_text", "window"): INFERRED
     + "by design: short convolutions mix keys in the window with those before it",
 }
+HYBRIDS = ("lara_mini", "lfm2_moe", "lfm3", "minimax", "olmo_hybrid", "qwen3_5", "qwen3_5_moe")
+HYBRIDS += ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba")
+REMARKS |= {(name, "packing"): STATE for name in HYBRIDS}
 """{(family, law): what was found where a report was looked at}"""
 FIELDS = ("law", "error", "bound", "since", "module", "cause", "explanation")
 

@@ -206,13 +206,47 @@ def test_products_of_zeros_are_filled_in_small_models():
     assert all(bool(one.any()) for one in model.parameters())
 
 
-def test_rounding_that_hides_far_positions_is_told_from_a_fault():
+def build_far(size):
+    """Logits that are larger by a part of them past position 1,000."""
+
     def compute(ids, positions=None):
         far = 0 if positions is None else (positions > 1000)[..., None]
-        return torch.nn.functional.one_hot(ids, 64).float() * (1 + 0.1 * far)
+        return torch.nn.functional.one_hot(ids, 64).float() * (1 + size * far)
 
-    auditor = Auditor(AuditSubject(compute, vocab_size=64))
+    return Auditor(AuditSubject(compute, vocab_size=64))
+
+
+def test_rounding_that_hides_far_positions_is_told_from_a_fault():
+    auditor = build_far(0.1)
     assert ask_shift(auditor).is_broken
+    auditor = build_far(0.1)
     auditor.rounding = 1e-3
     with pytest.raises(NotAskedError, match="rounding changes logits by"):
         ask_shift(auditor)
+
+
+def test_a_fault_above_what_rounding_explains_is_found():
+    auditor = build_far(2.0)
+    auditor.rounding = 1e-3
+    finding = ask_shift(auditor)
+    assert finding.is_broken
+    assert finding.since == 1001
+
+
+def test_rounding_as_large_as_logits_leaves_laws_unasked():
+    auditor = build_far(2.0)
+    auditor.rounding = 0.1
+    with pytest.raises(NotAskedError, match="hides what the law asks"):
+        ask_shift(auditor)
+
+
+@pytest.mark.parametrize("end", [None, 1000])
+@torch.no_grad()
+def test_far_positions_of_a_model_in_half_precision_are_judged(end):
+    model = planted.build_decoder().to(torch.bfloat16)
+    rotary = model.model.rotary_emb
+    compute = rotary.forward
+    if end is not None:
+        rotary.forward = lambda x, position_ids: compute(x, position_ids.clamp(max=end))
+    (result,) = zoo.audit(model, laws=["shift"]).results
+    assert result.status == ("kept" if end is None else "broken"), result.remark

@@ -69,11 +69,12 @@ from zoo.suggestions import nearest
 SAFETY = 16  # a bound is this many times the rounding that was measured
 LOWEST = 1e-5  # bound of a model that rounds less than float32 usually does
 LARGEST = 2.0**13  # rounding of a pass, in units of the dtype's resolution
+HIDES_ALL = 1.0  # a bound that no error exceeds: logits differ by themselves
 EXACT = 1e-6  # bound in float64; models compute angles and softmax in float32
 ANGLES = 16 * 2.0**-24  # error by rounded angles in float32, for each position
-USUAL = 2.0**-18  # rounding of a pass of most models in float32
+USUAL = 32  # rounding of a pass of most models, in units of the dtype's resolution
 MOST_SENSITIVE = 4  # by how much more rounded angles may change a model that rounds more
-SEPARABLE = 64 * USUAL  # rounding of a pass beyond which rounded angles hide faults
+SEPARABLE = 64  # times the usual rounding, beyond which a model enlarges that of angles, too
 
 
 @dataclass
@@ -165,10 +166,16 @@ class Auditor:
             self.notes.append(f"float64 changes logits by {error:.1e}, more than by rounding")
         return 16 * eps
 
+    @cached_property
+    def sensitivity(self) -> float:
+        """How many times the usual rounding of its dtype a pass of the model has."""
+        logits = self.subject.logits(self.subject.draw_ids(1, 4))
+        return self.rounding / (USUAL * torch.finfo(logits.dtype).eps)
+
     @property
     def angles(self) -> float:
         """Error by rounded angles for each position; large scores let it grow, as all rounding."""
-        return ANGLES * min(max(self.rounding / USUAL, 1), MOST_SENSITIVE)
+        return ANGLES * min(max(self.sensitivity, 1), MOST_SENSITIVE)
 
     @cached_property
     def rows_touch(self) -> bool:
@@ -190,6 +197,9 @@ class Auditor:
         Raises:
             NotAskedError: Nothing can be compared.
         """
+        if self.bound > HIDES_ALL:
+            size = f"rounding changes logits by {self.rounding:.1e}"
+            raise NotAskedError(f"{size}, which hides what the law asks")
         worst, refusals = LawFinding(0.0, self.bound), []
         broken: list[ModelComparison] = []
         count = 0
@@ -352,9 +362,17 @@ def ask_shift(auditor: Auditor) -> LawFinding:
     if auditor.double is not None and changes_evenly(auditor.double, ids):
         raise NotAskedError("positions are not relative: logits change evenly with the shift")
     finding = auditor.compare(compare_shift(subject), find_bound)
-    if finding.is_broken and auditor.rounding > SEPARABLE:
-        size = f"rounding changes logits by {auditor.rounding:.1e}"
-        raise NotAskedError(f"{size}, which hides what far positions change")
+    if finding.is_broken and auditor.sensitivity > SEPARABLE:
+        # Such a model enlarges the rounding of angles as it does all other.
+        enlarged = ANGLES * auditor.sensitivity
+
+        def find_bound(comparison: ModelComparison) -> float:
+            return auditor.bound + enlarged * ((comparison.since or 0) + LENGTH)
+
+        finding = auditor.compare(compare_shift(subject), find_bound)
+        if not finding.is_broken:
+            size = f"rounding changes logits by {auditor.rounding:.1e}"
+            raise NotAskedError(f"{size}, which hides what far positions change")
     if finding.is_broken and finding.comparison is not None:
         bad = finding.comparison.since or 0
         good = max((shift for shift in list_shifts(subject.length) if shift < bad), default=0)
