@@ -75,8 +75,8 @@ IMAGE_COSTS = """
 A training step relative to `none`.
 
 """
-ORIGIN = """Written by `python docs/build/pages.py` from the comparisons in `docs/records`, the recorded
-[speed](speed.md) and the table of [equipped models](equip.md)."""
+ORIGIN = """Written by `python docs/build/pages.py` from the comparisons in `docs/records`, the
+recorded [speed](speed.md) and the table of [equipped models](equip.md)."""
 RESULTS = """From tuned studies: [which encoding should I take?](docs/choose.md), [claims of
 papers](docs/claims.md). All numbers of a row were measured on the same samples. Means have 95 %
 intervals; an encoding is *not excluded* if the interval of its difference to the best holds 0.
