@@ -246,6 +246,25 @@ def test_the_encoder_of_a_speech_model_is_equipped():
 
 
 @torch.no_grad()
+def test_windows_of_images_are_refused_by_name():
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "window_size": 4}
+    config = transformers.SwinConfig(**sizes, depths=[1, 1], num_heads=[2, 4])
+    model, images = (
+        transformers.SwinForImageClassification(config).eval(),
+        torch.randn(2, 3, 32, 32),
+    )
+    reason = r"windows as rows of their own \(8 rows of 16 tokens for 2 images\).*output_attentions"
+    with pytest.raises(OptionError, match=reason):
+        zoo.equip(model, "own")
+    with pytest.raises(OptionError, match=reason):
+        zoo.diagnose(model, {"pixel_values": images})
+    # what the message names: weights [B windows, H, tokens, tokens]
+    model.set_attn_implementation("eager")
+    first = model(images, output_attentions=True).attentions[0]
+    assert first.shape == (2 * 16, 2, 16, 16)
+
+
+@torch.no_grad()
 def test_a_model_on_the_meta_device_has_the_structure_of_one_with_weights():
     for name in ("llama", "glm", "deepseek_v3", "gpt2", "gemma4_text", "qwen3_next"):
         model = small_models.build_model(name)

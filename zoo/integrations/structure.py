@@ -156,6 +156,7 @@ class StructureFinder:
         self.inputs = make_inputs(model)
         self.refusal = ""
         self.keeps_rotation = False
+        self.partial_call: InterfaceCall | None = None  # one that sees a part of the tokens
 
     def find(self) -> Structure:
         """Run the model a few times, and return what was found."""
@@ -318,6 +319,8 @@ class StructureFinder:
             if self._is_over_tokens(call):
                 trace.calls.append(call)
                 trace.outputs.append(output)
+            else:
+                self.partial_call = call
             return output
 
         with seen.watching():
@@ -345,6 +348,14 @@ class StructureFinder:
         return calls
 
     def _explain_no_calls(self) -> str:
+        if self.is_image and self.partial_call is not None:
+            rows, _, count, _ = self.partial_call.q.shape
+            images = len(next(iter(self.inputs.values())))
+            problem = f"{type(self.model).__name__} computes windows as rows of their own"
+            seen = f"{rows} rows of {count} tokens for {images} images"
+            reason = "and zoo knows attentions over all tokens of an image"
+            remedy = "output_attentions=True with the eager implementation returns their weights"
+            return f"{problem} ({seen}), {reason}; {remedy}"
         problem = f"{type(self.model).__name__} computes no attention by transformers' interface"
         return f"{problem}, where encodings act; see zoo.Attention for a layer in your own model"
 
