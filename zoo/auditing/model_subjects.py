@@ -1,4 +1,4 @@
-"""The subject of an audit for a model, of transformers or of zoo."""
+"""The subject of an audit for a model, of transformers, zoo or timm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.auditing.image_subjects import is_image_model, make_image_subject
 from zoo.auditing.subject import REFUSALS, AuditSubject, NotAskedError, is_unknown, measure_error
 from zoo.auditing.zoo_subjects import find_language_model, make_language_subject
 from zoo.errors import OptionError, escape_text
@@ -18,11 +19,11 @@ CACHES = ("cache", "past_key_values", "cache_params", "mems", "state")
 
 
 def make_subject(model: nn.Module) -> AuditSubject:
-    """Return the subject for a model of transformers or of zoo.
+    """Return the subject for a model of transformers, of zoo or of timm.
 
     Args:
-        model: A decoder or an encoder with logits or hidden states as output, or a task of zoo
-            with one.
+        model: A decoder or an encoder with logits or hidden states as output, a task of zoo
+            with one, or a vision transformer of timm.
 
     Raises:
         OptionError: It reads no token ids, or needs more than those.
@@ -30,6 +31,8 @@ def make_subject(model: nn.Module) -> AuditSubject:
     language_model = find_language_model(model)
     if language_model is not None:
         return make_language_subject(language_model)
+    if is_image_model(model):
+        return make_image_subject(model)
     remedy = "pass zoo.AuditSubject(logits=..., cached=...) with functions of token ids"
     if getattr(model, "main_input_name", None) != "input_ids":
         problem = f"{type(model).__name__} is no model of transformers that reads token ids"
