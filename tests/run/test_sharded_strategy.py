@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from several import run
-from tiny import TINY
+from tiny import TINY, language
 from torch import nn
 from training import evaluate, fit
 
@@ -43,11 +43,11 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def train(words, place, count, resume="never"):
+def train(words, place, count, resume="never", recipe="vit_comrope", common=COMMON):
     """Train in some processes."""
 
     def work(rank):
-        fit("vit_comrope", [*COMMON, *words], Path(place), resume)
+        fit(recipe, [*common, *words], Path(place), resume)
 
     if count == 1 and FSDP[0] not in words:
         work(0)
@@ -122,6 +122,17 @@ def test_losses_are_those_of_one_process(count, words, tiny):
         json.loads(Path(one, "end.json").read_text())["metrics"] for one in ("run", "expected")
     ]
     assert results[0] == pytest.approx(results[1], abs=1e-6)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", [DDP, FSDP, [*SHARDED, *HSDP]], ids=["ddp", "fsdp", "hsdp"])
+def test_a_hybrid_of_mixers_and_attention_loses_what_one_process_does(words, tiny, tmp_path):
+    common = [word for word in language(tmp_path / "letters") if "batch_size" not in word]
+    common += ["model.depth=4", "data.global_batch_size=8", "trainer.max_steps=6"]
+    common += ["trainer.ema_decay=0.9", "trainer.log_every_n_steps=1"]
+    train([], "expected", 1, recipe="lm_hybrid", common=common)
+    train(words, "run", 4 if words[-1] == HSDP[-1] else 2, recipe="lm_hybrid", common=common)
+    compare("run", "expected")
 
 
 @pytest.mark.nightly

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import zoo
 from zoo.attention.chain import make_factory
+from zoo.attention.mixer import make_mixer_factory
 from zoo.config.command_line import parse_overrides
 from zoo.data.spec import ImageSpec
 from zoo.errors import OptionError
@@ -80,6 +81,15 @@ def test_ten_steps_lose_what_the_plain_model_does(encoding, tmp_path, monkeypatc
     assert run(2, work) == [0, 0], Path("rank-0.log").read_text()
 
 
+MIXERS = {
+    "gated_delta": {"heads": 4},
+    "gated_delta by channel": {"heads": 4, "decay": "channel"},
+    "short_conv": {},
+    "linear": {},
+}
+"""Options of mixers, which a layer of a hybrid has in place of attention."""
+
+
 class Slope(zoo.Encoding):
     """An encoding of a user: distances times one number, a parameter without dimensions."""
 
@@ -92,8 +102,17 @@ class Slope(zoo.Encoding):
 
 
 def build_small(name):
-    """Build a decoder with an encoding, or a ViT if it has no causal mask or sequences."""
+    """Build a decoder with an encoding, or a ViT if it has no causal mask or sequences.
+
+    With the name of a mixer it is a hybrid of the mixer and attention.
+    """
     torch.manual_seed(0)
+    if name in MIXERS:
+        mixer = make_mixer_factory(Choice(name.split()[0], MIXERS[name]))
+        sizes = {"dim": 64, "depth": 2, "heads": 4, "layer_pattern": ("mixed", "full")}
+        sizes |= {"layer_types": {"mixed": {"mixer": mixer}, "full": {}}}
+        rope = {"rope": make_factory(Choice("rope"))}
+        return Decoder(SAMPLES, **sizes, encoding=rope), torch.randint(11, (4, 12))
     if name == "slope":
         encoding = {name: Slope}
     else:
@@ -202,7 +221,7 @@ def test_a_sharded_step_of_every_encoding_is_a_step_of_the_whole_model(
         failed = {}
         # texts and images have one axis and two; mrope, which takes three, rotates as rope does
         names = [one for one in zoo.encoding_names() if {1, 2} & {*zoo.encoding_class(one).axes}]
-        for name in [*(names if every else KINDS), "slope"]:
+        for name in [*(names if every else KINDS), "slope", *MIXERS]:
             try:
                 compare_step(name, rank, mesh)
             except Exception as error:

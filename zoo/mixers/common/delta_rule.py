@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from zoo.attention.linear_sums import ChunkMasks, make_chunk_masks
 
 CHUNK = 64  # tokens of a chunk
+CHANNEL_CHUNK = 32  # with a decay by channel, whose products of pairs take most of the time
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,17 @@ def scan_tokens(
 
 
 def scan_chunks(
-    inputs: DeltaInputs, segment: Tensor | None, state: Tensor | None, size: int = CHUNK
+    inputs: DeltaInputs, segment: Tensor | None, state: Tensor | None, size: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Apply the rule chunk by chunk: pairs within chunks, a state between them.
 
     Within a chunk, updates u solve (1 + A) u = beta (v - S' k'). A_ij is beta_i k_i.k_j, decayed
     from j to i, for j < i in the document of i; k' is k decayed from the start of the chunk. Time
     and memory are linear in the number of tokens. The arguments and results are those of
-    `scan_tokens`.
+    `scan_tokens`; `size` is the number of tokens of a chunk.
     """
+    if size is None:
+        size = CHUNK if inputs.g.shape[-1] == 1 else CHANNEL_CHUNK
     count = inputs.q.shape[-2]
     # the smallest power of two that holds all tokens, for the halves of `decay_by_channel`
     size = min(size, 1 << (count - 1).bit_length())
