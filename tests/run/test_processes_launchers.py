@@ -71,6 +71,10 @@ def test_copies_that_processes_cannot_share_are_refused(monkeypatch):
     ("options", "words"),
     [
         ({"strategy": "fsdp", "compile": True}, "trainer.compile: .*write blocks"),
+        (
+            {"strategy": "fsdp", "compile": "blocks", "reshard_after_forward": False},
+            "trainer.reshard_after_forward: compiled blocks whose weights stay gathered",
+        ),
         ({"replicas": 2}, "trainer.replicas: strategy auto has a whole copy in each process"),
         ({"sharded_checkpoints": True}, "trainer.sharded_checkpoints: strategy auto has no shards"),
         (

@@ -186,6 +186,9 @@ class TrainerOptions:
             hint = "write blocks, or choose strategy ddp"
             message = "a graph of the whole model cannot gather the shards of its blocks"
             yield join(key, "compile"), message, hint
+        if self.compile and self.strategy == "fsdp" and not self.reshard_after_forward:
+            message = "compiled blocks whose weights stay gathered do not end in the tests"
+            yield join(key, "reshard_after_forward"), message, "leave one of them out"
         if self.compile_mode != "default" and not self.compile:
             hint = "set trainer.compile, or leave it out"
             yield join(key, "compile_mode"), "nothing is compiled", hint

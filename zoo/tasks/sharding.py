@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 
 from zoo.attention.tokens import Tokens, upcast
@@ -53,7 +53,8 @@ def shard(model: nn.Module, mesh: DeviceMesh, sharding: Sharding = Sharding()) -
             replicated along the first one (HSDP).
         sharding: How to shard.
     """
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+    if isinstance(model, FSDPModule):
+        reshard(model)
         return
     # Keep the weights of rank 0 in CPU memory, shard an empty model, and broadcast them into it.
     is_first = mesh.get_rank() == 0
@@ -82,6 +83,13 @@ def shard(model: nn.Module, mesh: DeviceMesh, sharding: Sharding = Sharding()) -
     _replicate_scalars(model, mesh)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, weights, options=options)
+
+
+def reshard(model: nn.Module) -> None:
+    """Drop gathered weights, which an evaluation leaves behind: they are copies of the shards."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def set_timeout(mesh: DeviceMesh, seconds: float | None) -> None:

@@ -7,17 +7,16 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     set_model_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from zoo.run.checkpoint import LIVE
+from zoo.tasks.sharding import reshard
 
 
 class ExponentialMovingAverage(WeightAveraging):
@@ -55,12 +54,12 @@ class ExponentialMovingAverage(WeightAveraging):
 
     def _swap_models(self, pl_module: L.LightningModule) -> None:
         """Swap the weights under training and their average."""
-        _reshard(pl_module)
+        reshard(pl_module)
         super()._swap_models(pl_module)
 
     def _copy_average_to_current(self, pl_module: L.LightningModule) -> None:
         """Copy the average to the module under training."""
-        _reshard(pl_module)
+        reshard(pl_module)
         super()._copy_average_to_current(pl_module)
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -116,10 +115,3 @@ class ExponentialMovingAverage(WeightAveraging):
             is_whole = not any(isinstance(one, DTensor) for one in checkpoint[LIVE].values())
             options = StateDictOptions(full_state_dict=is_whole, broadcast_from_rank0=is_whole)
             set_model_state_dict(pl_module, checkpoint[LIVE], options=options)
-
-
-def _reshard(module: nn.Module) -> None:
-    """Drop gathered weights, which an evaluation leaves behind: they are copies of the shards."""
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.reshard()
