@@ -173,6 +173,7 @@ def test_a_release_makes_anew_what_a_kill_left_and_names_what_fails(tmp_path, mo
     assert [one[0] for one in asked] == [*names, "vit_none"]
 
 
+@pytest.mark.nightly
 def test_a_release_is_continued_and_its_models_are_loaded(tmp_path):
     release = load_example("release")
     # an encoding on texts and one on images, of recipes that extend others

@@ -90,6 +90,7 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again():
     torch.testing.assert_close(torch.autograd.grad(loss, x)[0], first)
 
 
+@pytest.mark.nightly
 def test_a_compiler_captures_the_chunks(monkeypatch):
     monkeypatch.setattr(chunking, "MIN_ROWS", TOKENS // 2)
     model, x = layer("kerple"), torch.randn(2, TOKENS, 32).double()

@@ -140,6 +140,7 @@ def test_frequencies_by_length_are_those_of_the_configuration():
     assert [result.status for result in report.results] == ["kept", "kept"], str(report)
 
 
+@pytest.mark.nightly
 def test_wide_windows_are_asked_in_a_copy():
     model = planted.build_decoder("mistral", sliding_window=4096)
     report = zoo.audit(model, laws=["window"])

@@ -160,6 +160,7 @@ def test_an_error_of_the_encoding_breaks_a_law_and_names_its_line(find_broken_la
     assert re.search(r"shapes_are_kept: RuntimeError in failing.py, line 16: ", printed)
 
 
+@pytest.mark.nightly
 def test_whatever_an_encoding_raises_is_told_of_all_laws(zoo, faulty, monkeypatch):
     monkeypatch.syspath_prepend(faulty)
     code, out, printed = zoo("verify", "raising", "none", "--plugin", "faulty_zoo", "--json")

@@ -14,6 +14,7 @@ ENCODINGS = ["rope_axial", {"name": "learned"}]
 VARIED = [word for word in TINY if not word.startswith("model.encoding")]
 
 
+@pytest.mark.nightly
 def test_a_comparison_has_the_numbers_of_the_command(compared, forked):
     words = ["seeds=1", "evaluate.resolutions=[24]", *VARIED]
     code, out, _ = compared(

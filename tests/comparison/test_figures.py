@@ -30,6 +30,7 @@ def test_figures_are_written_whole(tmp_path):
             assert image.convert("L").getextrema()[0] < 60  # something is drawn
 
 
+@pytest.mark.nightly
 def test_many_lines_have_a_drawing_each_the_best_first():
     found = comparisons.texts()
     many = tuple(

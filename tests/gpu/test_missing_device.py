@@ -1,7 +1,7 @@
 """Encodings and recipes train on a CUDA device that is not there, in a process of its own.
 
-Each encoding is trained with each backend in bfloat16, and at night in float32 and float16, on text
-and on a grid, and decodes. Each recipe of another kind takes a step.
+Encodings are trained with each backend in bfloat16, and at night all of them, and in float32 and
+float16, on text and on a grid, and decode. Each recipe of another kind takes a step.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from parts import KINDS, mark_others
 
 import zoo
 from zoo.config import Change, load
@@ -75,7 +76,11 @@ def examine(tmp_path_factory):
         yield ask
 
 
-@pytest.fixture(scope="module", params=zoo.encoding_names())
+OFTEN = (*KINDS, "comrope_ld", "liere", "none", "string", "tape", "tupe")
+"""Encodings that together use all operations that might wait or lie on another device."""
+
+
+@pytest.fixture(scope="module", params=mark_others(zoo.encoding_names(), OFTEN))
 def name(request):
     # tests of an encoding run one after another, in one process
     return request.param

@@ -202,6 +202,7 @@ def test_a_signal_reaches_a_cell_that_is_just_being_started(make_cell, monkeypat
     assert engine.handles[0].result() in (-SIGTERM, 128 + SIGTERM)
 
 
+@pytest.mark.nightly
 def test_cells_on_a_gpu_and_other_systems_start_anew(monkeypatch, caplog):
     assert local.find_obstacle(Resources(1, 1, 0)) is None
     assert "GPU" in local.find_obstacle(Resources(1, 1, 1))

@@ -26,6 +26,7 @@ print(transformers.AutoTokenizer is bert.AutoTokenizer._import(), scipy.__versio
 """
 
 
+@pytest.mark.nightly
 def test_metrics_import_their_packages_when_they_are_used(tmp_path):
     """A torchvision that was built for another torch stops nothing that does without it."""
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('built for another torch')")

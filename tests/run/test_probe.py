@@ -129,6 +129,7 @@ def assert_told(found):
     )
 
 
+@pytest.mark.nightly
 def test_two_processes_that_look_end_with_the_same_weights(tiny):
     given = [*tiny, *RESTLESS, "data.batch_size=16"]
 

@@ -130,7 +130,11 @@ def same(one, two):
 
 @pytest.mark.parametrize(
     ("launcher", "strategy"),
-    [(torchrun, "ddp"), pytest.param(slurm, "auto", marks=NIGHT), (torchrun, "fsdp")],
+    [
+        (torchrun, "ddp"),
+        pytest.param(slurm, "auto", marks=NIGHT),
+        pytest.param(torchrun, "fsdp", marks=NIGHT),
+    ],
 )
 def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, weights):
     whole = fit("vit_comrope", [*still, "data.batch_size=64"], Path("one"), "never")
@@ -151,7 +155,7 @@ def test_two_processes_are_one_with_the_joined_batch(launcher, strategy, still, 
     ("recipe", "options", "size", "accumulated", "strategy"),
     [
         pytest.param("text.yaml", ["data.documents=true"], 8, 1, "ddp", marks=NIGHT),
-        ("text.yaml", ["data.documents=true"], 8, 2, "ddp"),
+        pytest.param("text.yaml", ["data.documents=true"], 8, 2, "ddp", marks=NIGHT),
         ("text.yaml", MASKED, 8, 1, "ddp"),
         pytest.param("text.yaml", STREAMED, 8, 1, "ddp", marks=NIGHT),
         pytest.param("vit_comrope", IMAGES, 64, 4, "ddp", marks=NIGHT),
@@ -238,7 +242,7 @@ def test_evaluation_counts_each_sample_once(still):
     [
         ("ddp", [(2, [1])]),
         pytest.param("ddp", [(1, [0]), (2, [1]), (4, [0, 1])], marks=NIGHT),
-        ("fsdp", [(4, [1])]),
+        pytest.param("fsdp", [(4, [1])], marks=NIGHT),
     ],
 )
 def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, stops, tiny, monkeypatch):
@@ -271,9 +275,11 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(strategy, stops, ti
     [
         pytest.param("vit_comrope", None, "ddp", id="classes"),
         pytest.param("text.yaml", [], "ddp", id="text", marks=NIGHT),
-        pytest.param("text.yaml", ["data.documents=true"], "ddp", id="documents"),
+        pytest.param("text.yaml", ["data.documents=true"], "ddp", id="documents", marks=NIGHT),
         pytest.param("text.yaml", MASKED, "ddp", id="fill", marks=NIGHT),
-        pytest.param("text.yaml", ["data.documents=true"], "fsdp", id="documents-fsdp"),
+        pytest.param(
+            "text.yaml", ["data.documents=true"], "fsdp", id="documents-fsdp", marks=NIGHT
+        ),
         pytest.param("seg_digits_comrope", SEGMENTED, "ddp", id="pixels", marks=NIGHT),
     ],
 )
@@ -336,7 +342,8 @@ def test_signals_are_exchanged_about_once_in_a_second(seconds, most, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("strategy", "is_later"), [("ddp", False), ("fsdp", False), ("fsdp", True)]
+    ("strategy", "is_later"),
+    [("ddp", False), pytest.param("fsdp", False, marks=NIGHT), ("fsdp", True)],
 )
 def test_a_number_that_is_not_finite_in_one_process_stops_all(
     strategy, is_later, tiny, monkeypatch

@@ -40,6 +40,7 @@ def test_torchrun_starts_a_run_that_one_process_can_evaluate(zoo):
     )  # at the beginning and at the end, by one process
 
 
+@pytest.mark.nightly
 def test_a_signal_to_zoo_reaches_the_processes_it_started(process, tmp_path):
     run = process("fit", "vit_comrope", *TINY, *TWO)
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -61,6 +62,7 @@ def test_the_code_that_says_most_is_that_of_the_run():
     assert processes.choose_exit_code([1, -15]) == processes.choose_exit_code([-9, -15]) == 1
 
 
+@pytest.mark.nightly
 def test_one_that_fails_ends_the_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = config.load("vit_comrope")

@@ -262,6 +262,7 @@ def test_a_task_whose_samples_have_one_answer_has_no_other_length(tmp_path, monk
         fit("passkey_rope", words, Path("run"))
 
 
+@pytest.mark.nightly
 def test_two_processes_compute_the_losses_of_one(song):
     losses = []
     for devices in (1, 2):
