@@ -184,7 +184,7 @@ class TrainerOptions:
                     yield join(key, f"{name}.{number}"), f"{member} appears twice", "list it once"
         if self.compile is True and self.strategy == "fsdp":
             hint = "write blocks, or choose strategy ddp"
-            message = "a graph of the whole model cannot gather the shards of its blocks"
+            message = "one graph for all layers cannot gather the shards of its blocks"
             yield join(key, "compile"), message, hint
         if self.compile and self.strategy == "fsdp" and not self.reshard_after_forward:
             message = "compiled blocks whose weights stay gathered do not end in the tests"

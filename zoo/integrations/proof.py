@@ -215,9 +215,10 @@ class Prover:
 
 
 def _is_limited(call: InterfaceCall, *, is_causal: bool) -> bool:
-    """Return whether the mask of a pass over a text hides a pair that causality shows."""
+    """Return whether the mask of a pass hides a pair that causality shows."""
     if call.mask is None or call.mask.dim() != 4 or call.q.shape[2] != call.k.shape[2]:
         return False
+    # a mask of numbers adds 0 to visible scores and the smallest number to others
     visible = call.mask if call.mask.dtype == torch.bool else call.mask > -1
     shown = torch.ones_like(visible[0, 0])
     return bool((shown.tril() if is_causal else shown)[~visible.all(1).all(0)].any())

@@ -726,8 +726,8 @@ def find_structure(model: PreTrainedModel) -> Structure:
 def find_receivers(model: PreTrainedModel, paths: Sequence[str]) -> dict[str, str]:
     """Find the modules that receive the states after attention, before the MLP.
 
-    These states are the sum of a layer's input and of the output of its attention, or of what a
-    norm makes of this output.
+    These states are the sum of a layer's input and of the output of its attention, or of this
+    output after a norm.
 
     Args:
         model: The model.

@@ -167,6 +167,7 @@ def read_whole(path: Path) -> dict[str, Any]:
         load(tensors, storage_reader=reader, no_dist=True)
     merge_tensors(content, tensors)
     if OPTIMIZERS in content:
+        # shards name parameters, whose numbers differ between strategies; a file has numbers
         content[OPTIMIZERS] = [number_parameters(state) for state in content[OPTIMIZERS]]
     return content
 
@@ -184,6 +185,7 @@ def load_shards(path: Path, entries: Mapping[str, Any]) -> None:
 
 def split_tensors(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split the content of a checkpoint into sharded tensors with flat names, and the rest."""
+    # torch writes a flat mapping of tensors; everything else goes to a file beside it
     plain, tensors = dict(content), dict[str, Tensor]()
     for key in (WEIGHTS, LIVE):
         if key in content:
@@ -260,7 +262,7 @@ class ShardWriter(FileSystemWriter):
     """A writer of shards whose description of tensors does not name the folder."""
 
     def storage_meta(self) -> StorageMeta:
-        """Return what the description says of the whole."""
+        """Return the metadata of the folder: the identifier of the save alone."""
         return StorageMeta(save_id=self.save_id)
 
 
