@@ -1,5 +1,6 @@
 """Checkpoints in folders of shards: whole or not at all, checked, and nothing of them run."""
 
+import json
 import os
 import pickle
 import re
@@ -89,6 +90,15 @@ def test_a_changed_byte_and_a_missing_file_are_refused(path, name):
     assert not checkpoint.is_intact(path)
     file.unlink()
     with pytest.raises(CheckpointError, match="a file of the folder is unreadable"):
+        checkpoint.read(path)
+
+
+@pytest.mark.parametrize("name", [".metadata", "plain.pt"])
+def test_a_file_without_a_checksum_is_refused(path, name):
+    digests = json.loads((path / "sha256.json").read_text())
+    del digests[name]
+    (path / "sha256.json").write_text(json.dumps(digests))
+    with pytest.raises(CheckpointError, match=f"has no checksum of {re.escape(name)}"):
         checkpoint.read(path)
 
 

@@ -132,6 +132,8 @@ def verify(path: Path) -> None:
         changed = [name for name, value in digests.items() if digest(path / name) != value]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: a file of the folder is unreadable, {error}") from None
+    if missing := [name for name in (PLAIN, ".metadata") if name not in digests]:
+        raise CheckpointError(f"{path}: corrupt, {DIGESTS} has no checksum of {missing[0]}")
     if changed:
         message = f"corrupt, the checksum of {changed[0]} does not match"
         raise CheckpointError(f"{path}: {message}; nothing of it was used")
